@@ -34,6 +34,8 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
       return lender_.OnLendBlocks(router, command.lend_blocks(), !borrower_.idle(), now);
     case v1::NodeCommand::kLoanAnswer:
       return borrower_.OnAnswer(command.loan_answer(), now);
+    case v1::NodeCommand::kBorrowBlocks:
+      return borrower_.OnPlan(command.borrow_blocks(), now);
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }

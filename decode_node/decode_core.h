@@ -76,6 +76,7 @@ class DecodeCore final : public node::NodeCore {
     return ledger_.Take(changes.memory, changes.on_disk);
   }
   v1::NodeLoad load() const override;
+  int64_t blocks_lendable() const override { return borrower_.blocks_lendable(); }
   std::vector<kv::BlockOwners::Counts> owner_counts() const override {
     return scheduler_.owner_counts();
   }

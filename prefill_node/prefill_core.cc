@@ -38,6 +38,7 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
     case v1::NodeCommand::kLendBlocks:
       return lender_.OnLendBlocks(router, command.lend_blocks(), /*indebted=*/false, now);
     case v1::NodeCommand::kLoanAnswer:  // prompts do not borrow
+    case v1::NodeCommand::kBorrowBlocks:
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }

@@ -70,6 +70,7 @@ class PrefillCore final : public node::NodeCore {
     return ledger_.Take(changes.memory, changes.on_disk);
   }
   v1::NodeLoad load() const override;
+  int64_t blocks_lendable() const override { return 0; }
   std::vector<kv::BlockOwners::Counts> owner_counts() const override {
     return scheduler_.owner_counts();
   }

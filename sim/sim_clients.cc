@@ -113,6 +113,7 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
     if (done->reason == request::FinishReason::kAborted)
       return AskLater(client, kRetryDelay, /*elsewhere=*/false);
     client.settled = true;
+    client.answered_us = log_.now_us();
     ++counts_.done;
   } else if (const auto* failed = std::get_if<router::RequestFailed>(&event)) {
     const absl::Status& status = failed->status;

@@ -39,6 +39,12 @@ class SimClients {
   // included.
   std::vector<std::vector<TokenId>> WholeSequences(const std::string& request_id) const;
   const ClientCounts& counts() const { return counts_; }
+  // When each client had its whole answer, in the order of Add; 0: it had none.
+  std::vector<int64_t> AnsweredUs() const {
+    std::vector<int64_t> times;
+    for (const auto& client : clients_) times.push_back(client->answered_us);
+    return times;
+  }
 
  private:
   struct Client {
@@ -52,6 +58,7 @@ class SimClients {
     uint64_t asked = 0;  // how often: tells late events from current ones
     bool asking = false;
     bool settled = false;
+    int64_t answered_us = 0;  // when it had the whole answer
     absl::Time last_news;
   };
   void AskLater(Client& client, absl::Duration delay, bool elsewhere);

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,6 +44,12 @@ class SimLending final : public engine::RemoteAttention {
   bool Serves(BlockId block) const { return served_blocks_.contains(block); }
   size_t loans_served() const { return served_.size(); }
   int64_t parts_answered() const { return parts_answered_; }
+  // The nodes that keep units for this one, lost loans' included.
+  std::set<std::string> creditors() const {
+    std::set<std::string> names;
+    for (const auto& [loan, used] : used_) names.insert(used.creditor.node.value());
+    return names;
+  }
 
  private:
   struct Served {

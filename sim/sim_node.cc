@@ -291,6 +291,7 @@ void SimNode::Tick() {
     v1::NodeMessage heartbeat;
     *heartbeat.mutable_load() = core_->load();
     *heartbeat.mutable_counters() = core_->counters();
+    heartbeat.set_blocks_lendable(core_->blocks_lendable());
     *heartbeat.mutable_step_cost() = rpc::ToWire(core_->step_profile());
     for (ControlStream* stream : streams_)
       if (routers_.count(stream) > 0) stream->ToRouter(heartbeat);
@@ -310,7 +311,12 @@ void SimNode::Dispatch() {
   while (true) {
     node::NodeActions actions = core_->TakeActions();
     if (actions.empty()) break;
-    for (const lending::LendingCommand& command : actions.lending) lending_->Handle(command);
+    for (const lending::LendingCommand& command : actions.lending) {
+      lending_->Handle(command);
+      if (std::holds_alternative<lending::UseLoan>(command) &&
+          OwesItself(name(), options_.creditors_of))
+        log_.Violate("debts", absl::StrCat(name(), " owes memory to itself"));
+    }
     for (transfer::TransferCommand& command : actions.transfer) ToPlane(std::move(command));
     for (storage::StorageCommand& command : actions.storage) ToStorage(std::move(command));
     SendEvents(actions);
@@ -361,6 +367,9 @@ absl::Duration SimNode::StepTime() {
     shape.Add(slice.num_computed, slice.num_new, slice.sample);
   step_shape_ = shape;
   step_time_ = options_.seams.step_time(shape);
+  const bool asks = std::any_of(step_.begin(), step_.end(),
+                                [](const auto& slice) { return slice.remote != nullptr; });
+  if (asks) step_time_ += step_time_ * options_.topology.lent_step_percent / 100;
   return step_time_;
 }
 

@@ -14,6 +14,7 @@
 
 #include "common/engine/engine.h"
 #include "common/node/node_core.h"
+#include "sim/checkers/debt_checker.h"
 #include "sim/checkers/ownership_checker.h"
 #include "sim/checkers/salt_checker.h"
 #include "sim/control_stream.h"
@@ -35,6 +36,8 @@ struct SimNodeOptions {
   std::function<const SaltChecker*(const std::string& node)> salt_of;  // nullptr: not yet started
   // Of a node that messages of process `from` reach and come back from now; else nullptr.
   std::function<SimLending*(int from, const std::string& node)> lending_of;
+  // Whom a node owes memory now; for the checkers.
+  CreditorsOf creditors_of;
 };
 
 // What a node's engine has computed since the simulation began.

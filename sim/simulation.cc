@@ -27,6 +27,7 @@ router::RouterOptions CoreOptions(const Topology& topology) {
   options.router_id = "simulated";
   options.local_prefill_tokens_max = static_cast<int32_t>(topology.local_prefill_tokens);
   options.placement = router::kPlacementPolicies.at(topology.placement).second;
+  options.plan_loans = topology.plan_loans != 0;
   options.heartbeat_interval = absl::Milliseconds(100);
   options.node_lost_after = absl::Milliseconds(400);
   options.lease_time = kLeaseTime;
@@ -174,7 +175,14 @@ void Simulation::AddProcesses() {
             return cut ? nullptr : other->lending();
           }
           return nullptr;
-        }};
+        },
+        .creditors_of =
+            [this](const std::string& debtor) {
+              for (const auto& other : nodes_)
+                if (other->name() == debtor && other->alive() && other->lending() != nullptr)
+                  return other->lending()->creditors();
+              return std::set<std::string>();
+            }};
     nodes_.push_back(
         std::make_unique<SimNode>(world_, id++, name, ClockOffset(), std::move(node), log_));
   };
@@ -348,6 +356,7 @@ SimReport Simulation::Run() {
     log_.Violate("progress", "a request failed without any fault");
 
   SimReport report;
+  report.answered_us = clients_.AnsweredUs();
   report.violations = log_.violations();
   report.timeline = log_.TakeEntries();
   for (const auto& router : routers_) {
@@ -356,6 +365,7 @@ SimReport Simulation::Run() {
     const v1::RouterStatus status = router->core().GetStatus(router->Now()).router();
     report.sequences_moved += status.sequences_moved();
     report.kv_tokens_moved += status.kv_tokens_moved();
+    report.loans_planned += router->core().loans_planned();
   }
   for (const auto& node : nodes_) {
     report.process_names.push_back(node->name());

@@ -36,10 +36,11 @@ struct SimReport {
   // Summed over the routers and nodes that are alive at the end.
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
   int64_t blocks_fetched = 0, blocks_loaded = 0;
-  int64_t units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0;
+  int64_t units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0, loans_planned = 0;
   int64_t rows_computed = 0;      // by all engines, ever
   int64_t mixed_step_us_max = 0;  // of all nodes
   int64_t events = 0;
+  std::vector<int64_t> answered_us;  // by request: when its client had the answer; 0: it had none
   int64_t virtual_us = 0;
 };
 

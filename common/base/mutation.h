@@ -27,6 +27,7 @@ enum class Mutation {
   kForkNeverUnpinned,    // the block that a fork copied stays pinned after the step
   kLoanServedTooLong,    // a creditor answers about blocks that it has given back to its pool
   kLoanKept,             // a returned or expired loan keeps its blocks
+  kIndebtedLends,        // a node that has borrowed lends as well
   kVerifiedOvercounted,  // a receiver tells the next sender of blocks that it does not hold
 };
 

@@ -56,19 +56,43 @@ void Borrower::Ask(absl::Time now) {
     ++unused;
     available += loan.units.size() * blocks_per_unit();
   }
-  if (available >= low || unused >= kUnusedMax || routers_.empty() || now < ask_after_) return;
+  const int64_t planned = PlannedUnits(now);
+  const bool needed = available < low;
+  if (!(needed || planned > 0) || unused >= kUnusedMax || routers_.empty() || now < ask_after_)
+    return;
   const Sequence* sequence = Richest();
   if (sequence == nullptr) return;
   const engine::UnitSpan lendable = LendableUnits(*sequence, scheduler_.spec());
-  const int64_t wanted = (2 * low - available + blocks_per_unit() - 1) / blocks_per_unit();
+  const int64_t lacking = (2 * low - available + blocks_per_unit() - 1) / blocks_per_unit();
+  const int64_t wanted = std::max(planned, needed ? lacking : 0);
   const int32_t group_end = (lendable.first / kUnitsMax + 1) * kUnitsMax;
   Loan loan{.sequence = sequence->id,
             .units = {lendable.first, std::min({lendable.end, group_end,
                                                 static_cast<int32_t>(lendable.first + wanted)})},
-            .deadline = now + kAnswerTimeMax};
+            .deadline = now + kAnswerTimeMax,
+            .planned = planned > 0};
+  plan_.units -= std::min<int64_t>(planned, loan.units.size());
   const LoanId id(next_loan_++);
   SendWanted(id, loan, now);
   loans_.emplace(id, std::move(loan));
+}
+
+void Borrower::OnPlan(const v1::BorrowBlocks& plan, absl::Time now) {
+  const int64_t blocks = std::clamp<int64_t>(plan.blocks(), 0, scheduler_.block_counts().total);
+  const bool lends = enabled_ && scheduler_.spec().unit_tokens > 0;
+  plan_ = {.units = lends ? blocks / blocks_per_unit() : 0,
+           .creditor = plan.creditor_node_id(),
+           .until = now + kPlanTimeMax};
+}
+
+int64_t Borrower::PlannedUnits(absl::Time now) const { return now < plan_.until ? plan_.units : 0; }
+
+int64_t Borrower::blocks_lendable() const {
+  if (!enabled_ || scheduler_.spec().unit_tokens == 0) return 0;
+  int64_t units = 0;
+  for (const auto& [order, sequence] : scheduler_.running())
+    units += LendableUnits(*sequence, scheduler_.spec()).size();
+  return units * blocks_per_unit();
 }
 
 void Borrower::SendWanted(LoanId id, const Loan& loan, absl::Time now) {
@@ -84,6 +108,7 @@ void Borrower::SendWanted(LoanId id, const Loan& loan, absl::Time now) {
   ask.set_units(loan.units.size());
   ask.set_hashes(kv::PackHashes(hashes));
   ask.set_arrived_us(sequence.input.arrived_us);
+  if (loan.planned) ask.set_prefer_node_id(plan_.creditor);
   for (auto it = avoid_.begin(); it != avoid_.end();) {
     it = it->second <= now ? avoid_.erase(it) : it;
     if (it != avoid_.end()) ask.add_avoid_node_ids((it++)->first);
@@ -104,6 +129,7 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
     const Loan refused = std::move(it->second);
     loans_.erase(it);
     if (refused.replaces.has_value()) return OnNotReplaced(refused);
+    if (refused.planned) plan_ = {};  // the router plans again
     ask_after_ = now + kAfterRefusal;
     return;
   }
@@ -255,6 +281,7 @@ void Borrower::UseReady(absl::Time now) {
     }
     scheduler_.Lend(sequence->id, {.loan = loan->first, .units = loan->second.units});
     loan->second.state = State::kUsed;
+    if (loan->second.planned) keep_until_ = now + kPlannedKept;
     v1::NodeCounters& counters = ledger_.counters();
     counters.set_loans_taken(counters.loans_taken() + 1);
     counters.set_units_lent(counters.units_lent() + loan->second.units.size());

@@ -16,6 +16,10 @@
 // computed again. Without a recall, too, units come home when this node has had room for a while:
 // attention over them then needs no question.
 //
+// A router may also ask for loans that the node does not need: requests wait, and there would be
+// room for them here (router/core/loan_planner.h). Such a plan holds for a short time; what was
+// lent for it does not come home at once.
+//
 // Thread safety: none; the engine thread. Owner: a core.
 // Invariants: a unit of a sequence lies here or with one creditor; the blocks of a loan that is
 // sent are pinned until the export ends; a sequence has at most one loan that is not used yet,
@@ -53,6 +57,10 @@ class Borrower {
   static constexpr absl::Duration kAvoidRecaller = absl::Seconds(2);
   // Units come home by themselves so long after the last loan began to be used, or ended.
   static constexpr absl::Duration kHomeAfter = absl::Milliseconds(250);
+  // A plan that has not led to loans by then is forgotten.
+  static constexpr absl::Duration kPlanTimeMax = absl::Seconds(2);
+  // After a planned loan began to be used, no units come home by themselves for so long.
+  static constexpr absl::Duration kPlannedKept = absl::Seconds(5);
   // Sequences that no step has computed for so long, because no node lends, end.
   static constexpr absl::Duration kStarvedMax = absl::Seconds(10);
 
@@ -63,6 +71,9 @@ class Borrower {
   void OnRouterJoined(RouterKey router) { routers_.push_back(router); }
   void OnRouterLost(RouterKey router);
   void OnAnswer(const v1::LoanAnswer& answer, absl::Time now);
+  // A router's plan; it replaces the one before. Blocks that no running sequence can lend are
+  // ignored.
+  void OnPlan(const v1::BorrowBlocks& plan, absl::Time now);
   // Events of other exports and leases and unknown loans have no effect.
   void Handle(const transfer::ExportDone& event);
   void Handle(const transfer::ExportFailed& event, absl::Time now);
@@ -84,6 +95,8 @@ class Borrower {
   // The sequence that cannot go on because it gets no memory, if there is one: the core ends it.
   std::vector<SequenceId> TakeStarved(absl::Time now);
 
+  // Of running sequences, whole units: other nodes could keep them.
+  int64_t blocks_lendable() const;
   // Sets the debts.
   void AddTo(v1::NodeLoad& load) const;
   bool idle() const { return loans_.empty() && home_.idle(); }
@@ -105,6 +118,7 @@ class Borrower {
     int32_t pushed = 0;  // of `pinned`
     // A loan that is used, and whose units this one takes over from its creditor.
     std::optional<LoanId> replaces;
+    bool planned = false;  // a router wants it for the fleet's throughput
     // Of a used one: its creditor wants its memory back; it cannot come home; another loan is to
     // replace it.
     bool recalled = false, cannot_come = false, is_replaced = false;
@@ -117,6 +131,8 @@ class Borrower {
   // Fewer available blocks than this are too few.
   int64_t LowWatermark() const;
   void Ask(absl::Time now);
+  // Units that a plan still wants lent.
+  int64_t PlannedUnits(absl::Time now) const;
   // Asks a router for a creditor. `loan` has its sequence and units.
   void SendWanted(LoanId id, const Loan& loan, absl::Time now);
   // The running sequence with the most units to lend, without those of a loan not yet used.
@@ -176,6 +192,13 @@ class Borrower {
   // The last loans that ended. Bound: kEndedKept.
   std::deque<std::pair<LoanId, Loan>> ended_;
   absl::Time ask_after_ = absl::InfinitePast();
+  // The last plan, as far as no loan was asked for.
+  struct Planned {
+    int64_t units = 0;
+    std::string creditor;
+    absl::Time until = absl::InfinitePast();
+  } plan_;
+  absl::Time keep_until_ = absl::InfinitePast();  // what is lent stays, unless it is recalled
   absl::Time last_progress_ = absl::InfiniteFuture();
   uint64_t next_loan_ = 1;
 };

@@ -96,7 +96,8 @@ bool Borrower::BeginHome(LoanId id, const Loan& loan, int64_t spare, absl::Time 
 // Twice the blocks below which it would ask for a loan stay available, so units do not go to and
 // fro.
 void Borrower::BringHome(absl::Time now) {
-  if (!home_.idle() || loans_.empty() || now - last_change_ < kHomeAfter) return;
+  if (!home_.idle() || loans_.empty() || now - last_change_ < kHomeAfter || now < keep_until_)
+    return;
   const int64_t spare = 2 * LowWatermark();
   if (scheduler_.block_counts().available() - blocks_per_unit() < spare) return;
   for (const auto& [id, loan] : loans_) {

@@ -48,7 +48,8 @@ absl::Status Lender::Check(const v1::LendBlocks& command, const lending::LoanKey
         absl::StrCat("loan ", key.loan.value(), " of ", key.debtor.node.value(), " exists"));
   }
   if (drains_ || ledger_.draining()) return absl::UnavailableError("this node is draining");
-  if (indebted) return absl::ResourceExhaustedError("this node has borrowed itself");
+  if (indebted && !TANDEM_MUTATED(kIndebtedLends))
+    return absl::ResourceExhaustedError("this node has borrowed itself");
   if (scheduler_.short_of_blocks())
     return absl::ResourceExhaustedError("this node's own sequences wait for blocks");
   if (loans_.size() >= kLoansMax || blocks_lent_ + blocks_per_unit() > lend_blocks_max_) {

@@ -78,6 +78,8 @@ class NodeCore {
   virtual NodeActions TakeActions() = 0;
 
   virtual v1::NodeLoad load() const = 0;
+  // Blocks of running sequences that other nodes could keep; 0 on a node that does not borrow.
+  virtual int64_t blocks_lendable() const = 0;
   // What the pool holds for tenants with a share.
   virtual std::vector<kv::BlockOwners::Counts> owner_counts() const = 0;
   virtual v1::NodeCounters counters() const = 0;

@@ -19,6 +19,7 @@
 #include "common/lending/creditor_links.h"
 #include "common/lending/lending_service.h"
 #include "common/node/constraint_gate.h"
+#include "common/node/freed_room.h"
 #include "common/node/heartbeat_pace.h"
 #include "common/node/router_streams.h"
 #include "common/rpc/cost_convert.h"
@@ -314,7 +315,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       *messages[router].add_events() = std::move(event);
     }
     const v1::NodeLoad load = Load();
-    if (!messages.empty()) announced_held_ = HeldBy(load);
+    if (!messages.empty()) freed_room_.OnReported(load);
     for (auto& [router, message] : messages) {
       *message.mutable_load() = load;
       routers_->Send(router, std::move(message));
@@ -334,13 +335,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
         command);
   }
 
-  // An abort frees room, at once or when its lease has drained, without an event. So this sends the
-  // load when room was freed; else routers would not use it until the next heartbeat.
+  // Routers would not use freed room until the next heartbeat otherwise.
   void AnnounceFreedRoom() {
     const v1::NodeLoad load = Load();
-    const int64_t held = HeldBy(load);
-    if (held >= announced_held_) return;
-    announced_held_ = held;
+    if (!freed_room_.TakeDue(load)) return;
     v1::NodeMessage message;
     *message.mutable_load() = load;
     routers_->Broadcast(message);
@@ -364,16 +362,13 @@ class NodeRuntimeImpl final : public NodeRuntime {
     return load;
   }
 
-  static int64_t HeldBy(const v1::NodeLoad& load) {
-    return load.blocks_used() + load.blocks_quarantined() + load.leases() + load.exports();
-  }
-
   void PublishLoad() {
     const transfer::TransferCounters transfer = transfer_->counters();
     absl::MutexLock lock(&mutex_);
     load_ = Load();
     counters_ = core_->counters();
     owner_counts_ = core_->owner_counts();
+    blocks_lendable_ = core_->blocks_lendable();
     step_profile_ = core_->step_profile();
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
@@ -395,6 +390,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     v1::NodeMessage message;
     *message.mutable_load() = load_;
     *message.mutable_counters() = counters_;
+    message.set_blocks_lendable(blocks_lendable_);
     message.set_has_tenant_blocks(true);
     for (const kv::BlockOwners::Counts& counts : owner_counts_) {
       v1::TenantBlocks& held = *message.add_tenant_blocks();
@@ -425,7 +421,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   const std::unique_ptr<engine::Engine> engine_;  // engine thread
   // Bound: the commands of the leases and exports that the pool has blocks for.
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
-  int64_t announced_held_ = 0;                              // engine thread; as routers last heard
+  FreedRoom freed_room_;                                    // engine thread
   bool drain_begun_ = false;                                // engine thread
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
@@ -446,6 +442,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);
   // Bound: --kv-blocks.
   std::vector<kv::BlockOwners::Counts> owner_counts_ ABSL_GUARDED_BY(mutex_);
+  int64_t blocks_lendable_ ABSL_GUARDED_BY(mutex_) = 0;
   cost::StepProfile step_profile_ ABSL_GUARDED_BY(mutex_);
   int64_t steps_announced_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: a router has not heard of any
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;

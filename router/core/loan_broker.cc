@@ -7,17 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/rpc/convert.h"
+#include "router/core/lendable_blocks.h"
 
 namespace tandem::router {
-namespace {
-
-// Blocks that the node may still lend, as far as its reports say. Its own answer decides.
-int64_t LendableNow(const Node& node) {
-  if (node.lending_address.empty() || node.draining || !node.load.debts().empty()) return 0;
-  return std::min(node.lend_blocks_max - node.load.blocks_lent(), node.blocks_available());
-}
-
-}  // namespace
 
 std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWanted& wanted,
                                           absl::Span<const kv::BlockHash> hashes) const {
@@ -37,7 +29,7 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
   const bool holders_found =
       std::any_of(holders.begin(), holders.end(), [](const auto& group) { return !group.empty(); });
   // Less is better.
-  using Place = std::tuple<int32_t, bool, double, double>;
+  using Place = std::tuple<bool, int32_t, bool, double, double>;
   std::vector<std::pair<Place, const Node*>> places;
   places.reserve(static_cast<size_t>(fleet_.size()));
   // What most nodes fail comes first: with a thousand of them, this loop is the ranking's cost.
@@ -48,8 +40,9 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
     const auto link = node->links_in.find(debtor.slot);
     const double bytes_per_second =
         link == node->links_in.end() ? 0 : link->second.cost.bytes_per_second();
-    places.emplace_back(
-        Place(-held, node->host != debtor.host, -bytes_per_second, -node->free_fraction()), node);
+    places.emplace_back(Place(node->id.value() != wanted.prefer_node_id(), -held,
+                              node->host != debtor.host, -bytes_per_second, -node->free_fraction()),
+                        node);
   }
   const size_t kept = std::min(places.size(), kCreditorsMax);
   std::partial_sort(places.begin(), places.begin() + static_cast<std::ptrdiff_t>(kept),

@@ -4,7 +4,8 @@
 // knows of debts comes with the nodes' load reports. Several routers may each find creditors for
 // their own nodes' questions, because a creditor's answer is final.
 //
-// Rank: nodes that hold more of the wanted blocks first (they need not be sent), then nodes of the
+// Rank: the node that the debtor prefers, because a plan names it (loan_planner.h), then nodes that
+// hold more of the wanted blocks first (they need not be sent), then nodes of the
 // debtor's host, then by how fast KV travels to them, then by the free share of their pool.
 //
 // A loan that moves is asked for in the same way; its next creditor fetches the units from the

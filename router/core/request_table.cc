@@ -189,6 +189,16 @@ void RequestTable::PlaceIfRoomGrew(absl::Time now) {
   if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
 }
 
+std::vector<int64_t> RequestTable::WaitingTokens(size_t most) const {
+  std::vector<int64_t> tokens;
+  for (const auto& [serial, sequence] : sequences_) {
+    if (tokens.size() >= most) break;
+    const bool waits = sequence.machine->state() == SequenceMachine::State::kQueued;
+    if (waits && IsQueued(serial)) tokens.push_back(sequence.machine->tokens_to_place());
+  }
+  return tokens;
+}
+
 std::array<int64_t, 5> RequestTable::sequences_by_state() const {
   std::array<int64_t, 5> counts = {};
   for (const auto& [serial, sequence] : sequences_) {

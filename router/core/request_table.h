@@ -82,6 +82,8 @@ class RequestTable {
   // What the running requests may come to hold: RequestInput::HeldBytesMax of all.
   int64_t held_bytes() const { return held_bytes_; }
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
+  // The tokens that queued sequences need room for, of `most` at most, the oldest first.
+  std::vector<int64_t> WaitingTokens(size_t most) const;
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
   // How many sequences are in each SequenceMachine::State, kDone left out.
   std::array<int64_t, 5> sequences_by_state() const;

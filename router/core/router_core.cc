@@ -38,6 +38,7 @@ RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model,
           {options_, model_, fleet_, index_, placement_, actions_, counters_, retries_, hasher_}),
       migration_(fleet_, index_, actions_),
       loans_(fleet_, index_, actions_),
+      planner_(fleet_, actions_),
       incarnation_(random.Next()) {}
 
 void RouterCore::NoteTime(absl::Time now) {
@@ -191,7 +192,10 @@ void RouterCore::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl
     // After the events: the report includes what they say.
     if (message.has_load()) fleet_.OnLoad(*node, message.load());
     if (node->role == v1::NODE_ROLE_DECODE) table_.OnTenantBlocks(key, message);
-    if (message.has_counters()) node->counters = message.counters();
+    if (message.has_counters()) {
+      node->counters = message.counters();
+      fleet_.OnLendable(*node, message.blocks_lendable());
+    }
     if (message.has_step_cost()) status = OnStepCost(*node, message.step_cost());
   }
   table_.SettleTouched(now);
@@ -324,6 +328,7 @@ void RouterCore::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) 
       absl::UnavailableError(absl::StrCat("node ", id, " was lost: ", why.message()));
   table_.OnNodeLost(key, lost, now);
   loans_.OnNodeLost(key, now);
+  planner_.OnNodeLost(key);
   table_.PlaceQueued(now);
 }
 
@@ -345,6 +350,8 @@ void RouterCore::OnTick(absl::Time now) {
   }
   loans_.OnTick(now);
   table_.PlaceQueued(now);
+  if (options_.plan_loans && table_.queued() > 0 && planner_.due(now))
+    planner_.OnTick(table_.WaitingTokens(LoanPlanner::kWaitingMax), now);
 }
 
 v1::GetStatusResponse RouterCore::GetStatus(absl::Time now) const {

@@ -31,6 +31,7 @@
 #include "common/base/ids.h"
 #include "common/runtime/random.h"
 #include "router/core/loan_broker.h"
+#include "router/core/loan_planner.h"
 #include "router/core/prefix_migration.h"
 #include "router/core/request_input.h"
 #include "router/core/request_table.h"
@@ -100,6 +101,7 @@ class RouterCore {
   // Sequences in the admission queue.
   int64_t sequences_queued() const { return table_.queued(); }
   int64_t deadlines() const { return table_.deadlines(); }
+  int64_t loans_planned() const { return planner_.plans(); }
   std::array<int64_t, 5> requests_by_state() const { return table_.sequences_by_state(); }
 
  private:
@@ -136,6 +138,7 @@ class RouterCore {
   RequestTable table_;
   PrefixMigration migration_;
   LoanBroker loans_;
+  LoanPlanner planner_;
   int64_t streams_refused_ = 0;
   const uint64_t incarnation_;
   std::optional<absl::Time> started_;

@@ -55,6 +55,9 @@ struct RouterOptions {
   // placement used recently.
   int64_t index_blocks_max = 16 << 20;
   PlacementPolicy placement = PlacementPolicy::kAffinity;
+  // Nodes that lend also do so where that is predicted to raise the fleet's throughput
+  // (router/core/loan_planner.h). It has no flag: simulations compare both.
+  bool plan_loans = true;
   // Placements tell what was weighed, for traces.
   bool explains_placements = false;
   // Allows nodes with different numerics ids but the same block contents to exchange KV. Answers

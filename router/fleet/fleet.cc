@@ -173,6 +173,7 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   node->numerics_id = registration.numerics_id();
   node->lending_address = registration.lending_address();
   node->lend_blocks_max = registration.lend_blocks_max();
+  node->lending_unit_tokens = registration.lending_unit_tokens();
   node->kv_bytes_per_token = static_cast<double>(registration.kv_bytes_per_block()) /
                              static_cast<double>(std::max(1, node->block_tokens));
   if (const NodeGroup group = GroupOf(node->role); group != kNoGroup)

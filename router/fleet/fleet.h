@@ -75,8 +75,10 @@ struct Node {
   int64_t num_blocks = 0;
   int32_t max_sequences = 0;  // 0 = not limited
   std::string numerics_id;
-  std::string lending_address;    // empty: it neither lends nor borrows
-  int64_t lend_blocks_max = 0;    // that it lends at most
+  std::string lending_address;  // empty: it neither lends nor borrows
+  int64_t lend_blocks_max = 0;  // that it lends at most
+  int32_t lending_unit_tokens = 0;
+  int64_t blocks_lendable = 0;    // of its running sequences, as last reported
   int64_t borrow_blocks_max = 0;  // of a decode node that borrows: what all others lend at most
   double kv_bytes_per_token = 0;
 
@@ -216,6 +218,10 @@ class Fleet {
   // A load report came. It includes all that the node confirmed before. Figures that cannot be are
   // replaced by the nearest that can, in [0, kLoadFigureMax]; of the debts kDebtsMax are kept.
   void OnLoad(Node& node, const v1::NodeLoad& load);
+  // How many blocks of its sequences other nodes could keep; bounded as those of a load.
+  void OnLendable(Node& node, int64_t blocks) {
+    node.blocks_lendable = std::clamp<int64_t>(blocks, 0, kLoadFigureMax);
+  }
   // These keep the figures of this router's own legs on a node. Nodes that have left are ignored.
   void DecodePlaced(NodeKey key, int64_t blocks);
   void DecodeReserved(NodeKey key, int64_t blocks);

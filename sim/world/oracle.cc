@@ -70,7 +70,7 @@ engine::HashEngineOptions EngineOptions(const Topology& topology) {
       topology.window_slots > 0 ? static_cast<int32_t>(topology.window_tokens) : 0;
   options.block_tokens = static_cast<int32_t>(topology.block_tokens);
   options.kv_bytes_per_token_layer = 8;
-  options.context_tokens = 1024;
+  options.context_tokens = 2048;
   options.unit_tokens = static_cast<int32_t>(topology.block_tokens * topology.unit_blocks);
   options.eos_every = topology.eos_every;
   return options;

@@ -50,6 +50,8 @@ void VisitFields(Topology& t, Visit visit) {
   visit("disk_blocks", t.disk_blocks);
   visit("lend_blocks", t.lend_blocks);
   visit("unit_blocks", t.unit_blocks);
+  visit("plan_loans", t.plan_loans);
+  visit("lent_step_percent", t.lent_step_percent);
   visit("window_slots", t.window_slots);
   visit("window_tokens", t.window_tokens);
   visit("disk_us", t.disk_us);
@@ -170,6 +172,8 @@ class Drawer {
   void DrawLending(Topology& t) {
     t.lend_blocks = OneIn(2) ? Between(t.blocks_per_node / 4, t.blocks_per_node / 2) : 0;
     t.unit_blocks = Between(1, 3);
+    t.plan_loans = OneIn(4) ? 0 : 1;
+    t.lent_step_percent = OneIn(2) ? Between(1, 100) : 0;
   }
 
   // Whether a layer has a window, and for how many blocks it has memory. REQUIRES: DrawDisks.
@@ -396,7 +400,8 @@ absl::Status CheckSchedule(const Schedule& s) {
       t.disk_blocks > 1 << 20 || t.lend_blocks < 0 || t.lend_blocks > t.blocks_per_node ||
       t.window_slots < 0 || t.window_slots > t.blocks_per_node || t.window_tokens < 1 ||
       t.window_tokens > 1 << 20 || (t.window_slots > 0 && t.window_slots < LeastSlots(t)) ||
-      t.unit_blocks < 1 || t.unit_blocks > 64 || t.disk_us < 0 || t.disk_fails < 0 ||
+      t.unit_blocks < 1 || t.unit_blocks > 64 || t.plan_loans < 0 || t.plan_loans > 1 ||
+      t.lent_step_percent < 0 || t.lent_step_percent > 1000 || t.disk_us < 0 || t.disk_fails < 0 ||
       t.placement >= static_cast<int64_t>(router::kPlacementPolicies.size()))
     return absl::InvalidArgumentError("topology: a value is out of its range");
   for (const SimRequest& r : s.requests)

@@ -90,6 +90,9 @@ struct Topology {
   int64_t disk_fails = 0;   // one save in so many is refused; 0 = none
   int64_t lend_blocks = 0;  // that each node lends at most; 0 = nodes neither lend nor borrow
   int64_t unit_blocks = 1;  // of one unit: what can be lent
+  int64_t plan_loans = 1;   // routers plan loans
+  // By how many percent a step takes longer when a row's KV is partly lent.
+  int64_t lent_step_percent = 0;
   // Not 0: a third layer looks back window_tokens tokens, and has memory for so many blocks.
   int64_t window_slots = 0;
   int64_t window_tokens = 1;

@@ -50,7 +50,10 @@ class OddCommands {
         SetSend(*command.mutable_send_blocks());
         break;
       default:
-        break;  // no command at all
+        if (random_.Below(2) == 0) break;  // no command at all
+        command.mutable_borrow_blocks()->set_blocks(static_cast<int64_t>(Number(8)));
+        command.mutable_borrow_blocks()->set_creditor_node_id("c");
+        break;
     }
     return command;
   }

@@ -80,6 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kQuarantineSkipped, "QuarantineSkipped"},
                       Planted{Mutation::kLoanServedTooLong, "LoanServedTooLong"},
                       Planted{Mutation::kLoanKept, "LoanKept"},
+                      Planted{Mutation::kIndebtedLends, "IndebtedLends"},
                       Planted{Mutation::kAbortIgnored, "AbortIgnored"},
                       Planted{Mutation::kChecksumIgnored, "ChecksumIgnored"},
                       Planted{Mutation::kExportUnpinnedEarly, "ExportUnpinnedEarly"},

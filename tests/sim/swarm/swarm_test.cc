@@ -34,6 +34,7 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.blocks_loaded, 0);
   EXPECT_GT(report.units_lent, 0);
   EXPECT_GT(report.loans_lost, 0);
+  EXPECT_GT(report.loans_planned, 0);
 }
 
 // In all of these schedules nodes lend to a few long sequences, and decode nodes drain, with the

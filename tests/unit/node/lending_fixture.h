@@ -1,6 +1,8 @@
 // A decode core that lends and borrows, and the messages that a router sends it about loans.
 #pragma once
 
+#include <algorithm>
+
 #include "common/rpc/convert.h"
 #include "tests/unit/node/decode_core_fixture.h"
 
@@ -69,6 +71,16 @@ class BorrowingTest : public LendingTest {
     stop.set_ignore_eos(true);
     command.mutable_start_decode()->set_borrow_blocks_max(20);
     return command;
+  }
+  // A step whose creditors all answer.
+  node::NodeActions StepLent() {
+    const auto slices = core_->PlanStep(now_);
+    node::NodeActions actions = core_->TakeActions();
+    const auto sampled =
+        std::count_if(slices.begin(), slices.end(), [](const auto& slice) { return slice.sample; });
+    if (!slices.empty())
+      core_->OnStepDone(std::vector<engine::SampledToken>(static_cast<size_t>(sampled)), now_);
+    return actions;
   }
   // Steps until the core asks for a loan.
   v1::LoanWanted StepUntilWanted() {

@@ -119,16 +119,6 @@ class MovingAwayTest : public BorrowingTest {
     EXPECT_EQ(core_->load().debts_size(), 1);
     return wanted;
   }
-  // A step whose creditors all answer.
-  node::NodeActions StepLent() {
-    const auto slices = core_->PlanStep(now_);
-    node::NodeActions actions = core_->TakeActions();
-    const auto sampled =
-        std::count_if(slices.begin(), slices.end(), [](const auto& slice) { return slice.sample; });
-    if (!slices.empty())
-      core_->OnStepDone(std::vector<engine::SampledToken>(static_cast<size_t>(sampled)), now_);
-    return actions;
-  }
   // What the next step asks for, after the creditor's recall.
   v1::LoanWanted WantedAfterRecall(uint64_t loan) {
     core_->OnLending(lending::LoanRecalled{LoanId(loan)}, now_);
