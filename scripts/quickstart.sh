@@ -111,6 +111,9 @@ start_cluster() {
     fi
   done
   say "$part"
+  # The address as it was bound: port 0 is any free one.
+  grpc=${part#*gRPC on }
+  grpc=${grpc%%[,;]*}
   cat <&"$output" >>"$log" &
   reader=$!
 }

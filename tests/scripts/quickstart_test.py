@@ -26,7 +26,9 @@ if sys.argv[1] == "up":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     print("router-0 | starting", *sys.argv[1:], flush=True)
     print("ready-timeout=2m (default)", flush=True)
-    print("ready: all", flush=True)
+    asked = sys.argv[sys.argv.index("--grpc") + 1]
+    bound = "127.0.0.1:4242" if asked.endswith(":0") else asked
+    print(f"ready: all; gRPC on {bound}; HTTP on 127.0.0.1:8000; Ctrl-C drains", flush=True)
     for line in range(20000):  # more than a pipe holds
         print("router-0 | line", line, flush=True)
     got = signal.sigwait({signal.SIGINT, signal.SIGTERM})
@@ -97,6 +99,12 @@ class QuickstartTest(unittest.TestCase):
         self.assertIn("--grpc 127.0.0.1:1 --http 2", self.log())
         self.assertIn("answer to --router 127.0.0.1:1 ", output)
         self.assertIn("build.sh --binaries --cuda\n", output)
+
+    def test_port_0_is_asked_where_it_was_bound(self):
+        status, output = self.run_to_end("works", "--grpc", "0")
+        self.assertEqual(status, 0, output)
+        self.assertIn("--grpc 127.0.0.1:0 ", self.log())
+        self.assertIn("answer to --router 127.0.0.1:4242 ", output)
 
     def test_cuda_kernels_are_built_where_a_gpu_is(self):
         _, output = self.run_to_end("works")
