@@ -167,7 +167,8 @@ TEST_F(SequenceSchedulerTest, TheSequencesOfARequestArePreemptedTogether) {
 
 // The one that lacks a block belongs to the request: it goes on, and only the last gives way.
 TEST_F(SequenceSchedulerTest, OfItsOwnRequestANeedySequencePreemptsTheLastAlone) {
-  SequenceScheduler scheduler(Options(7, 100, 8));
+  // Two blocks each: the first of them lacks its third, with two others behind it.
+  SequenceScheduler scheduler(Options(6, 100, 8));
   for (int number = 1; number <= 3; ++number) {
     SequenceInput member = Input(number, 16, 60);
     member.group = "7/request";
