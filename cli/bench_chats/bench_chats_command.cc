@@ -95,7 +95,8 @@ class BenchChatsCommand final : public Command {
                                      chats_.turns)},
             {"tokens", absl::StrCat(first_tokens_, " first, ", message_tokens_, " later, ",
                                     answer_tokens_, " output")},
-            {"seed", absl::StrCat(seed_)}};
+            {"seed", absl::StrCat(seed_)},
+            {"units", "history, new, cached, recomputed: tokens; times: ms"}};
   }
 
   config::Schema schema_;
