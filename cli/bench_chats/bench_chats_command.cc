@@ -3,44 +3,27 @@
 #include "absl/strings/str_format.h"
 #include "cli/bench_chats/chat_run.h"
 #include "cli/bench_chats/chats_report.h"
+#include "cli/cluster_load/cluster_bench_command.h"
 #include "cli/cluster_load/measured_cluster.h"
-#include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
 #include "cli/files/named_file.h"
-#include "cli/flags/result_flags.h"
 #include "common/base/status_macros.h"
-#include "common/config/process_main.h"
 #include "common/runtime/stop_signal.h"
 
 namespace tandem::cli {
 namespace {
 
-class BenchChatsCommand final : public Command {
+class BenchChatsCommand final : public ClusterBenchCommand {
  public:
   BenchChatsCommand()
-      : schema_("tandem bench chats",
-                "Holds chats with a cluster of its own: what later turns compute again, how "
-                "soon they are answered.") {
-    up_.quiet = true;
+      : ClusterBenchCommand(
+            "tandem bench chats",
+            "Holds chats with a cluster of its own: what later turns compute again, how "
+            "soon they are answered.") {
     up_.http.clear();
     up_.grpc = {"127.0.0.1:0"};
-    // The rest of `tandem up`'s flags says what the cluster is; ports are free ones.
-    config::Schema up("up", "");
-    RegisterUpConfig(up, up_);
-    schema_.Embed(up, {.except = {"grpc", "http", "log-level", "log-format"}});
+    RegisterUp({"grpc", "http"});  // ports are free ones
     Register();
-  }
-
-  config::Schema& schema() override { return schema_; }
-
-  int Run(const std::vector<std::string>& args, const Environment& env) override {
-    if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
-    if (absl::Status status = Plan(); !status.ok()) {
-      ReportError(schema_, status);
-      return config::kExitUsage;
-    }
-    const absl::Status status = Measure(env);
-    return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
  private:
@@ -62,7 +45,7 @@ class BenchChatsCommand final : public Command {
     RegisterResultFiles(schema_, results_);
   }
 
-  absl::Status Plan() {
+  absl::Status Plan() override {
     ASSIGN_OR_RETURN(chats_.first_tokens, ParseLengthRange("prompt-tokens", first_tokens_));
     ASSIGN_OR_RETURN(chats_.message_tokens, ParseLengthRange("message-tokens", message_tokens_));
     ASSIGN_OR_RETURN(chats_.answer_tokens, ParseLengthRange("output-tokens", answer_tokens_));
@@ -71,14 +54,14 @@ class BenchChatsCommand final : public Command {
     return CheckOutputs(results_.files());
   }
 
-  absl::Status Measure(const Environment& env) {
+  absl::Status Measure(const Environment& env) override {
     ASSIGN_OR_RETURN(const std::unique_ptr<StopSignal> stop, StopSignal::Create());
     ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredCluster> cluster,
                      MeasuredCluster::Start(
                          up_, env, [&](absl::Duration wait) { return stop->Wait(wait) != 0; }));
     const std::unique_ptr<Client> client = Client::Create(cluster->grpc_address());
     ChatsReport report{
-        .settings = Settings(), .block_tokens = up_.node.kv.block_tokens, .turns = {}};
+        .settings = MakeSettings(), .block_tokens = up_.node.kv.block_tokens, .turns = {}};
     ASSIGN_OR_RETURN(report.turns,
                      RunChats(chats_, *client, [&] { return cluster->CheckRunning(); }));
     cluster->Drain();
@@ -87,8 +70,8 @@ class BenchChatsCommand final : public Command {
         [&] { return FormatChatsHtml(report); });
   }
 
-  std::vector<std::pair<std::string, std::string>> Settings() const {
-    return {{"model", up_.common.engine == "hash" ? "hash engine" : up_.common.model},
+  Settings MakeSettings() const {
+    return {{"model", ModelName()},
             {"fleet", absl::StrFormat("%d prefill nodes, %d decode nodes, blocks of %d tokens",
                                       up_.prefill, up_.decode, up_.node.kv.block_tokens)},
             {"load", absl::StrFormat("%d chats of %d turns, one after another", chats_.chats,
@@ -99,13 +82,10 @@ class BenchChatsCommand final : public Command {
             {"units", "history, new, cached, recomputed: tokens; times: ms"}};
   }
 
-  config::Schema schema_;
-  UpConfig up_;
   ChatOptions chats_;
   std::string first_tokens_ = "512", message_tokens_ = "128", answer_tokens_ = "128";
   std::string token_ids_ = "33..126";
   int64_t seed_ = 1;
-  ResultFlags results_;
 };
 
 }  // namespace

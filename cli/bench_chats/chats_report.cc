@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/report/chart.h"
+#include "cli/report/distribution_json.h"
 #include "cli/report/statistics.h"
 #include "router/front_end/http/json_body.h"
 
@@ -47,10 +48,6 @@ int64_t RecomputedInAll(const std::vector<TurnRow>& rows) {
   int64_t tokens = 0;
   for (const TurnRow& row : rows) tokens += row.recomputed;
   return tokens;
-}
-
-router::Json ToJson(const Distribution& d) {
-  return {{"mean", d.mean}, {"p50", d.p50}, {"p90", d.p90}, {"p99", d.p99}, {"max", d.max}};
 }
 
 }  // namespace

@@ -8,12 +8,11 @@
 #include "absl/strings/str_join.h"
 #include "cli/bench_lending/lending_bench.h"
 #include "cli/bench_lending/lending_report.h"
-#include "cli/command_line/commands.h"
+#include "cli/cluster_load/cluster_bench_command.h"
 #include "cli/command_line/parse.h"
 #include "cli/files/named_file.h"
 #include "cli/flags/result_flags.h"
 #include "common/base/status_macros.h"
-#include "common/config/process_main.h"
 #include "common/runtime/stop_signal.h"
 #include "kernels/api/attention.h"
 #include "router/fleet/fleet.h"
@@ -21,33 +20,18 @@
 namespace tandem::cli {
 namespace {
 
-class BenchLendingCommand final : public Command {
+class BenchLendingCommand final : public ClusterBenchCommand {
  public:
   BenchLendingCommand()
-      : schema_("tandem bench lending",
-                "Measures what lending KV memory is worth: context, slowdown, mixed loads.") {
-    up_.quiet = true;
+      : ClusterBenchCommand(
+            "tandem bench lending",
+            "Measures what lending KV memory is worth: context, slowdown, mixed loads.") {
     up_.decode = 3;
     up_.node.kv.blocks = 32;
     up_.node.kv.lend_fraction = 0.8;
-    // The rest of `tandem up`'s flags says what the clusters are; ports are free ones, and decode
-    // nodes compute their own prompts.
-    config::Schema up("up", "");
-    RegisterUpConfig(up, up_);
-    schema_.Embed(up, {.except = {"prefill", "grpc", "http", "log-level", "log-format"}});
+    // Ports are free ones, and decode nodes compute their own prompts.
+    RegisterUp({"prefill", "grpc", "http"});
     Register();
-  }
-
-  config::Schema& schema() override { return schema_; }
-
-  int Run(const std::vector<std::string>& args, const Environment& env) override {
-    if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
-    if (absl::Status status = Plan(); !status.ok()) {
-      ReportError(schema_, status);
-      return config::kExitUsage;
-    }
-    const absl::Status status = Measure(env);
-    return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
  private:
@@ -93,7 +77,7 @@ class BenchLendingCommand final : public Command {
     return 1 + static_cast<double>(lent * router::kBorrowedShareMax / 100) / pool;
   }
 
-  absl::Status Plan() {
+  absl::Status Plan() override {
     for (const std::string& part : parts_) {
       if (part != "contexts" && part != "slowdown" && part != "mix") {
         return absl::InvalidArgumentError(
@@ -136,14 +120,14 @@ class BenchLendingCommand final : public Command {
     return CheckOutputs(results_.files());
   }
 
-  absl::Status Measure(const Environment& env) {
+  absl::Status Measure(const Environment& env) override {
     ASSIGN_OR_RETURN(const std::unique_ptr<StopSignal> stop, StopSignal::Create());
     LendingBench bench(
         options_, env, [&](absl::Duration wait) { return stop->Wait(wait) != 0; },
         [this](const std::string& text) {
           if (results_.progress) absl::FPrintF(stderr, "measuring %s\n", text);
         });
-    LendingReport report{.settings = Settings(), .pool_tokens = options_.pool_tokens()};
+    LendingReport report{.settings = MakeSettings(), .pool_tokens = options_.pool_tokens()};
     if (Measures("contexts")) {
       ASSIGN_OR_RETURN(report.contexts, bench.Contexts());
     }
@@ -158,8 +142,8 @@ class BenchLendingCommand final : public Command {
         [&] { return FormatLendingHtml(report); });
   }
 
-  std::vector<std::pair<std::string, std::string>> Settings() const {
-    return {{"model", up_.common.engine == "hash" ? "hash engine" : up_.common.model},
+  Settings MakeSettings() const {
+    return {{"model", ModelName()},
             {"nodes",
              absl::StrFormat("%d, with pools of %d tokens, of which they lend %g %%", up_.decode,
                              options_.pool_tokens(), 100 * up_.node.kv.lend_fraction)},
@@ -167,13 +151,10 @@ class BenchLendingCommand final : public Command {
             {"seed", absl::StrCat(seed_)}};
   }
 
-  config::Schema schema_;
-  UpConfig up_;
   LendingBenchOptions options_;
   std::vector<std::string> parts_ = {"contexts", "slowdown", "mix"};
   std::vector<std::string> long_shares_ = {"0.02", "0.1", "0.3"};
   int64_t seed_ = 1;
-  ResultFlags results_;
 };
 
 }  // namespace

@@ -10,12 +10,11 @@
 #include "cli/bench_modes/serving_mode.h"
 #include "cli/bench_serve/progress_line.h"
 #include "cli/bench_serve/run_size.h"
-#include "cli/command_line/commands.h"
+#include "cli/cluster_load/cluster_bench_command.h"
 #include "cli/command_line/parse.h"
 #include "cli/files/named_file.h"
 #include "cli/flags/result_flags.h"
 #include "common/base/status_macros.h"
-#include "common/config/process_main.h"
 #include "common/runtime/stop_signal.h"
 
 namespace tandem::cli {
@@ -25,30 +24,15 @@ namespace {
 // way of serving has a chance.
 constexpr double kShareOfFullLoad = 0.6;
 
-class BenchModesCommand final : public Command {
+class BenchModesCommand final : public ClusterBenchCommand {
  public:
   BenchModesCommand()
-      : schema_("tandem bench modes",
-                "Serves one load in three ways, one after another: batched, interleaved, "
-                "disaggregated.") {
-    up_.quiet = true;
-    // The rest of `tandem up`'s flags says what the clusters are; ports are free ones.
-    config::Schema up("up", "");
-    RegisterUpConfig(up, up_);
-    schema_.Embed(up, {.except = {"grpc", "http", "batching", "log-level", "log-format"}});
+      : ClusterBenchCommand(
+            "tandem bench modes",
+            "Serves one load in three ways, one after another: batched, interleaved, "
+            "disaggregated.") {
+    RegisterUp({"grpc", "http", "batching"});  // ports are free ones
     Register();
-  }
-
-  config::Schema& schema() override { return schema_; }
-
-  int Run(const std::vector<std::string>& args, const Environment& env) override {
-    if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
-    if (absl::Status status = Plan(); !status.ok()) {
-      ReportError(schema_, status);
-      return config::kExitUsage;
-    }
-    const absl::Status status = Measure(env);
-    return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
  private:
@@ -76,7 +60,7 @@ class BenchModesCommand final : public Command {
     RegisterProgress(schema_, results_);
   }
 
-  absl::Status Plan() {
+  absl::Status Plan() override {
     if (up_.prefill < 1) {
       return absl::InvalidArgumentError(
           "prefill: 0, expected at least 1: the disaggregated cluster needs both kinds of nodes");
@@ -88,7 +72,7 @@ class BenchModesCommand final : public Command {
     return CheckOutputs(results_.files());
   }
 
-  absl::Status Measure(const Environment& env) {
+  absl::Status Measure(const Environment& env) override {
     ASSIGN_OR_RETURN(const std::unique_ptr<StopSignal> stop, StopSignal::Create());
     const Stop should_stop = [&](absl::Duration wait) { return stop->Wait(wait) != 0; };
     if (arrivals_.rate == 0) RETURN_IF_ERROR(FindRate(env, should_stop));
@@ -113,7 +97,7 @@ class BenchModesCommand final : public Command {
         for (RequestRecord& record : result.records) all.records.push_back(std::move(record));
       }
     }
-    ModesReport report{.settings = Settings(), .modes = {}};
+    ModesReport report{.settings = MakeSettings(), .modes = {}};
     const Objectives objectives = {.ttft_ms = absl::ToDoubleMilliseconds(objectives_.ttft),
                                    .itl_ms = absl::ToDoubleMilliseconds(objectives_.itl)};
     for (auto& [mode, result] : results) {
@@ -153,7 +137,7 @@ class BenchModesCommand final : public Command {
     if (results_.progress) absl::FPrintF(stderr, "%s\n", text);
   }
 
-  std::vector<std::pair<std::string, std::string>> Settings() const {
+  Settings MakeSettings() const {
     std::string goodput;
     if (objectives_.ttft > absl::ZeroDuration()) {
       absl::StrAppend(&goodput, "first token within ", absl::FormatDuration(objectives_.ttft));
@@ -163,7 +147,7 @@ class BenchModesCommand final : public Command {
                       absl::FormatDuration(objectives_.itl));
     }
     if (goodput.empty()) goodput = "every answered request is good";
-    return {{"model", up_.common.engine == "hash" ? "hash engine" : up_.common.model},
+    return {{"model", ModelName()},
             {"load", absl::StrFormat("%.3g requests/s at random for %s, %d rounds", arrivals_.rate,
                                      absl::FormatDuration(duration_), rounds_)},
             {"tokens", absl::StrCat(prompt_tokens_, " prompt, ", output_tokens_, " output")},
@@ -177,8 +161,6 @@ class BenchModesCommand final : public Command {
         [&] { return FormatModesHtml(report); });
   }
 
-  config::Schema schema_;
-  UpConfig up_;
   ArrivalOptions arrivals_ = {.rate = 0};
   absl::Duration duration_ = absl::Seconds(30);
   int64_t rounds_ = 1;
@@ -187,7 +169,6 @@ class BenchModesCommand final : public Command {
   std::string prompt_tokens_ = "32..1024", output_tokens_ = "16..96";
   int64_t seed_ = 1;
   ObjectiveFlags objectives_;
-  ResultFlags results_;
 };
 
 }  // namespace

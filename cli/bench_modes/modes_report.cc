@@ -3,14 +3,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/report/chart.h"
+#include "cli/report/distribution_json.h"
 #include "router/front_end/http/json_body.h"
 
 namespace tandem::cli {
 namespace {
-
-router::Json ToJson(const Distribution& d) {
-  return {{"mean", d.mean}, {"p50", d.p50}, {"p90", d.p90}, {"p99", d.p99}, {"max", d.max}};
-}
 
 std::string Nodes(const ModeResult& mode) {
   return mode.prefill == 0 ? absl::StrCat(mode.decode)

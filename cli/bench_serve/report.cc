@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "cli/report/distribution_json.h"
 #include "router/front_end/http/json_body.h"
 
 namespace tandem::cli {
@@ -14,11 +15,6 @@ std::string Row(const char* name, const Distribution& d) {
   if (d.count == 0) return absl::StrFormat("%-22s %10s\n", name, "none");
   return absl::StrFormat("%-22s %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, d.mean, d.p50, d.p90,
                          d.p99, d.max);
-}
-
-router::Json ToJson(const Distribution& d) {
-  return {{"count", d.count}, {"mean", d.mean}, {"p50", d.p50},
-          {"p90", d.p90},     {"p99", d.p99},   {"max", d.max}};
 }
 
 std::string ObjectivesText(const Objectives& objectives) {

@@ -82,6 +82,11 @@ void RegisterSharedOut(config::Schema& schema, UpConfig& config) {
              "Where routers serve operators, as --grpc: /metrics, /load, /status, /traces and POST "
              "/drain. Clients' ports then serve none of these. Empty = no such ports.",
              {.group = "Network", .check = config::CheckAddresses});
+  schema.Add("audit-log", &config.router.audit_log,
+             "File to which the first router appends a line of JSON for each call, refused key and "
+             "operator's action: who, what, from where, with which result; never text. Further "
+             "routers write to files beside it: FILE.router-1 and so on. Empty = none.",
+             {.group = "Lifecycle"});
   schema.Add(
       "fleet-secret-file", &config.common.fleet_secret_file,
       "File whose contents nodes started apart from this command must hold to join; empty = "
@@ -157,6 +162,8 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   config.grpc = AddressOf(up.grpc, index);
   config.http = AddressOf(up.http, index);
   config.admin = AddressOf(up.admin, index);
+  // Two processes must not write to one audit log.
+  if (index > 0 && !config.audit_log.empty()) absl::StrAppend(&config.audit_log, ".", config.id);
   return config;
 }
 

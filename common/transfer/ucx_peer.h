@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -42,6 +43,7 @@ struct UcxPeer {
   UcxPeerTable* table = nullptr;  // for UCX's callbacks
   PeerId id;
   UcxAddress address;
+  std::string node;  // for log lines: as this side's caller named it; empty if the other side began
   uint64_t connection = 0;         // of the greeting that this side sent; 0: it sent none
   uint64_t remote_connection = 0;  // of the last greeting that the other side sent; 0: none
   State state = State::kOpen;

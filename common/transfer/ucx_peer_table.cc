@@ -105,6 +105,7 @@ absl::StatusOr<PeerId> UcxPeerTable::Connect(const PeerAddress& peer) {
                      "' (transports: ", options.transports, ")"));
   }
   UcxPeer& added = Add(address);
+  added.node = peer.node.value();
   if (const absl::Status opened = OpenEndpoints(added); !opened.ok()) {
     Lose(added, opened, /*silent=*/true);
     return opened;
@@ -123,7 +124,7 @@ absl::Status UcxPeerTable::OpenEndpoints(UcxPeer& peer) {
   const absl::Status shm = AddShmWorker(peer);
   if (shm.ok() || !local_.MayUseTcpWith(peer.address)) return shm;
   Log(LogLevel::kWarning, "cannot share memory with a KV peer on this host; using TCP",
-      {{"peer", peer.id.value()}, {"reason", shm.message()}});
+      {{"peer", peer.id.value()}, {"node", peer.node}, {"reason", shm.message()}});
   return absl::OkStatus();
 }
 
@@ -244,6 +245,7 @@ void UcxPeerTable::OnReady(UcxPeer& peer, bool over_shm) {
   Log(slow ? LogLevel::kWarning : LogLevel::kInfo,
       slow ? "KV peer on this host is reached over TCP, not shared memory" : "KV peer connected",
       {{"peer", peer.id.value()},
+       {"node", peer.node},
        {"host", peer.address.host},
        {"transport", over_shm ? "shm" : "tcp"}});
   for (std::unique_ptr<UcxSend>& send : std::exchange(peer.waiting, {})) {

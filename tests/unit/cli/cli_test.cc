@@ -158,6 +158,19 @@ TEST(ClusterPlan, EachRouterTakesItsAddressAndOthersPickPorts) {
   EXPECT_EQ(PlanRouter(up, 0).http + PlanRouter(up, 1).http, "");
 }
 
+// Goal: no two routers of `tandem up` write to one audit log.
+TEST(ClusterPlan, EachRouterHasAnAuditLogOfItsOwn) {
+  UpConfig up;
+  config::Schema schema("tandem up", "");
+  RegisterUpConfig(schema, up);
+  ASSERT_OK(schema.Parse({.args = {"--routers=3"}}).status());
+  EXPECT_EQ(PlanRouter(up, 0).audit_log + PlanRouter(up, 2).audit_log, "");
+  ASSERT_OK(schema.Parse({.args = {"--routers=3", "--audit-log=/var/log/audit.jsonl"}}).status());
+  EXPECT_EQ(PlanRouter(up, 0).audit_log, "/var/log/audit.jsonl");
+  EXPECT_EQ(PlanRouter(up, 1).audit_log, "/var/log/audit.jsonl.router-1");
+  EXPECT_EQ(PlanRouter(up, 2).audit_log, "/var/log/audit.jsonl.router-2");
+}
+
 TEST(ClusterPlan, RefusesMoreAddressesThanRoutersAndPortsThatAreNone) {
   UpConfig up;
   config::Schema schema("tandem up", "");
