@@ -10,6 +10,11 @@
 
 namespace tandem::engine {
 
+// Whether some of the slice's KV lies with creditors.
+inline bool HasLent(const SequenceSlice& slice) {
+  return slice.remote != nullptr && !slice.remote->lent.empty();
+}
+
 // Errors: kInvalidArgument, naming the slice and the REQUIRES of SequenceSlice that it breaks:
 // ranges, block table length, block ids against `num_blocks`, new token ids against the vocabulary,
 // two slices that write one block, forks, lent units.

@@ -79,6 +79,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
       stored_blocks_max_ = file->slots();
       storage_ = std::make_unique<storage::StorageService>(
           std::move(file), engine_->arena(),
+          [this](absl::Span<const BlockId> blocks) {
+            if (const absl::Status status = engine_->FetchArrived(blocks); !status.ok())
+              Log(LogLevel::kWarning, "stored KV blocks are copied to the device in a step",
+                  {{"why", status.ToString()}});
+          },
           [this](storage::StorageEvent event) { inbox_.Push(std::move(event)); });
     }
     RETURN_IF_ERROR(StartLending());

@@ -21,8 +21,8 @@ std::vector<absl::Span<std::byte>> PiecesOf(const kv::BlockArena& arena, BlockId
 }  // namespace
 
 StorageService::StorageService(std::unique_ptr<BlockFile> file, kv::BlockArena& arena,
-                               absl::AnyInvocable<void(StorageEvent)> sink)
-    : file_(std::move(file)), arena_(arena), sink_(std::move(sink)) {
+                               Arrived arrived, absl::AnyInvocable<void(StorageEvent)> sink)
+    : file_(std::move(file)), arena_(arena), arrived_(std::move(arrived)), sink_(std::move(sink)) {
   thread_ = Thread("storage", [this] { Run(); });
 }
 
@@ -71,6 +71,7 @@ void StorageService::Handle(const SaveBlock& command) {
 void StorageService::Handle(const LoadBlocks& command) {
   BlocksLoaded event{.load = command.load};
   const absl::Time start = RealClock().Now();
+  std::vector<BlockId> blocks;
   for (const auto& [hash, block] : command.blocks) {
     const absl::Status loaded = file_->Load(hash, PiecesOf(arena_, block));
     if (!loaded.ok()) {
@@ -80,9 +81,11 @@ void StorageService::Handle(const LoadBlocks& command) {
     }
     // An engine whose KV lies on a device copies the block there before it reads it.
     arena_.MarkArrived(block);
+    blocks.push_back(block);
     ++event.loaded;
     event.bytes += arena_.layout().block_bytes();
   }
+  arrived_(blocks);
   event.time = RealClock().Now() - start;
   sink_(std::move(event));
 }

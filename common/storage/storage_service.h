@@ -26,8 +26,12 @@ class StorageService {
   // More commands than a core has under way at a time.
   static constexpr int64_t kCommandsMax = 4096;
 
+  // What is done with blocks that were read into the arena, before their event, on the storage
+  // thread: an engine whose KV lies on a device copies them there.
+  using Arrived = absl::AnyInvocable<void(absl::Span<const BlockId>)>;
+
   // `arena` outlives it. Starts the thread.
-  StorageService(std::unique_ptr<BlockFile> file, kv::BlockArena& arena,
+  StorageService(std::unique_ptr<BlockFile> file, kv::BlockArena& arena, Arrived arrived,
                  absl::AnyInvocable<void(StorageEvent)> sink);
   // Ends the command that runs; those that wait have no event.
   ~StorageService();
@@ -45,6 +49,7 @@ class StorageService {
 
   const std::unique_ptr<BlockFile> file_;  // storage thread
   kv::BlockArena& arena_;
+  Arrived arrived_;                              // storage thread
   absl::AnyInvocable<void(StorageEvent)> sink_;  // storage thread
   BoundedQueue<StorageCommand> inbox_{kCommandsMax};
   std::atomic<int64_t> backlog_{0};

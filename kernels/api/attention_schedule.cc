@@ -118,4 +118,31 @@ AttentionSchedule ScheduleAttention(const AttentionScheduleOptions& options,
   return Scheduler(options, sequences).Run();
 }
 
+std::vector<AttentionItem> SchedulePartials(const AttentionScheduleOptions& options,
+                                            const std::vector<PartialRows>& rows) {
+  int64_t partitions = 0;
+  for (const PartialRows& part : rows) partitions += part.end_partition - part.first_partition;
+  const int64_t wanted = std::max(1, options.items_wanted);
+  const int64_t longest = std::max<int64_t>(1, (partitions + wanted - 1) / wanted);
+  std::vector<AttentionItem> items;
+  for (const PartialRows& part : rows) {
+    const int64_t count = part.end_partition - part.first_partition;
+    const int64_t pieces = (count + longest - 1) / longest;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      AttentionItem item;
+      item.first_row = part.first_row;
+      item.num_rows = part.num_rows;
+      item.first_position = part.first_position;
+      item.table_offset = part.table_offset;
+      item.first_partition = part.first_partition + static_cast<int32_t>(count * piece / pieces);
+      item.end_partition =
+          part.first_partition + static_cast<int32_t>(count * (piece + 1) / pieces);
+      item.first_record =
+          part.first_record + (item.first_partition - part.first_partition) * part.num_rows;
+      items.push_back(item);
+    }
+  }
+  return items;
+}
+
 }  // namespace tandem::kernels

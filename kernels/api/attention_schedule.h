@@ -60,4 +60,24 @@ inline constexpr int32_t kWideVectors = 64;
 AttentionSchedule ScheduleAttention(const AttentionScheduleOptions& options,
                                     const std::vector<AttentionSequence>& sequences);
 
+// Rows of one sequence whose partitions [first_partition, end_partition) are computed here, each to
+// a record of its own, so that another node can merge them (kernels/api/attention_partials.h).
+// REQUIRES: num_rows rows have at most kNarrowVectors vectors of each KV head; the last partition
+// is at most the last row's own.
+struct PartialRows {
+  int32_t first_row = 0;  // of q
+  int32_t num_rows = 0;
+  int32_t first_position = 0;  // absolute position of first_row
+  // Where block 0 of the sequence would lie in `tables`. Only entries of the partitions are read,
+  // so it may be negative.
+  int32_t table_offset = 0;
+  int32_t first_partition = 0;
+  int32_t end_partition = 0;
+  int32_t first_record = 0;  // of first_partition and first_row; one for each row follows it
+};
+// Narrow items that together leave all records, in pieces of about equal length, as many as
+// options.items_wanted asks for. REQUIRES: no sliding window.
+std::vector<AttentionItem> SchedulePartials(const AttentionScheduleOptions& options,
+                                            const std::vector<PartialRows>& rows);
+
 }  // namespace tandem::kernels

@@ -4,6 +4,10 @@
 // the schedule changes no bit (kernels/api/attention.h has the formula). Unlike the CPU's classes,
 // devices fold all partitions in one level, without groups (docs/adr/0071).
 //
+// On Hopper and later the operator begins before the kernels enqueued before it have ended
+// (docs/adr/0078). So the schedule, the tables, and K and V of tokens before an item's
+// first_position were written before the last copy on the stream, as a step's are.
+//
 // All pointers are device memory, except where a comment says otherwise; the caller owns that
 // memory and keeps it unchanged until the enqueued work is done. Thread safety: the stream's.
 // Errors: the stream's status; a broken REQUIRES ends the process.

@@ -53,6 +53,7 @@ struct DeviceGemmTile {
   int32_t k = 0;            // columns of x and w that one stage holds
   int32_t stages = 0;
   size_t shared_bytes = 0;  // 0: there is no tile of this index
+  int32_t cluster = 1;      // blocks that share operands
 };
 
 }  // namespace tandem::kernels

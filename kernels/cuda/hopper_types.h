@@ -12,6 +12,9 @@
 // start as soon as all blocks of the predecessor have started or ended (programmatic dependent
 // launch), and wait for its results themselves.
 //
+// A cluster is blocks that run at the same time and reach each other's shared memory. Their ranks
+// count from 0.
+//
 // Thread safety: constants and plain values. Owner: the kernel's launcher; a source borrows `base`.
 #pragma once
 
@@ -30,9 +33,14 @@ inline constexpr int kPanelAlignment = 1024;
 // of 128.
 inline constexpr int kPanelSlack = kPanelAlignment - 128;
 
-// A kernel that sets kStartsEarly calls WaitForPredecessor itself, in every thread that goes on to
-// read what an earlier kernel wrote, or to write. Before that it may read only what no kernel of
-// the stream writes, such as weights. Launch lets all others wait before they run.
+// A kernel with kStartsEarly, as this base gives it, calls WaitForPredecessor itself, in every
+// thread that goes on to read what an earlier kernel wrote, or to write. Before that it may read
+// only what no kernel since the stream's last copy writes, such as weights: a copy waits for all
+// kernels before it, and the kernel after it for the copy. At least one thread of each block waits,
+// so that kernels end in order. Launch lets all other kernels wait before they run.
+struct EarlyStart {
+  static constexpr bool kStartsEarly = true;
+};
 template <typename Kernel>
 concept StartsEarly = requires {
   requires Kernel::kStartsEarly;

@@ -5,7 +5,7 @@
 
 For every kernel and architecture in the object files: registers, stack and local memory (spills), and the
 instructions its speed rests on. Fails when a kernel spills, uses a stack, lacks what KERNELS expects of it, has what
-FORBIDDEN forbids, or has too little between two instructions (BETWEEN); a kernel that no rule names fails too. Prints
+FORBIDDEN forbids or more than AT_MOST allows, or has too little between two instructions (BETWEEN); a kernel that no rule names fails too. Prints
 `SKIPPED: ...` and exits 77 without cuobjdump (PyPI: nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm; found in PATH or
 among Python's packages); under CI=true that fails.
 """
@@ -62,12 +62,17 @@ KERNELS = {
 # registers move to them (attention's second argument says whether tiles are narrow); attention's product with V is as
 # wide as head_dim.
 EXCHANGE = ("USETMAXREG.TRY_ALLOC", "USETMAXREG.DEALLOC")
+# Blocks of a cluster: one copy to all, arrivals at others' barriers, and a barrier at both ends.
+CLUSTER = ("UTMALDG.2D.MULTICAST", "SYNCS.ARRIVE.TRANS64.RED", "UCGABAR_ARV", "UCGABAR_WAIT")
 VARIANTS = {
     "WgmmaGemmKernelILi5E": EXCHANGE,
-    "WgmmaGemmKernelILi6E": (*EXCHANGE, "HGMMA.64x256x16"),
+    "WgmmaGemmKernelILi6E": (*EXCHANGE, *CLUSTER),
+    "WgmmaGemmKernelILi7E": (*EXCHANGE, "HGMMA.64x256x16"),
+    "WgmmaGemmKernelILi8E": (*EXCHANGE, *CLUSTER, "HGMMA.64x256x16"),
     "WgmmaFp8GemmKernelILi0E": ("QGMMA.64x8x32.F32.E4M3.E4M3",),
     "WgmmaFp8GemmKernelILi4E": ("QGMMA.64x128x32.F32.E4M3.E4M3",),
     "WgmmaFp8GemmKernelILi5E": (*EXCHANGE, "QGMMA.64x128x32.F32.E4M3.E4M3"),
+    "WgmmaFp8GemmKernelILi6E": (*EXCHANGE, *CLUSTER, "QGMMA.64x128x32.F32.E4M3.E4M3"),
     "WgmmaAttentionKernelILi64ELb0E": EXCHANGE,
     "WgmmaAttentionKernelILi128ELb0E": (*EXCHANGE, "HGMMA.64x128x16"),
     "WgmmaAttentionKernelILi128ELb1E": ("HGMMA.64x128x16",),
@@ -78,6 +83,11 @@ VARIANTS = {
 FORBIDDEN = {
     "SampleKernel": (r"ATOMS\.\S*CAST\.SPIN", "64-bit atomics in shared memory are loops of compare-and-swap"),
     "WgmmaAttentionKernel": (r"BAR\.\S+ R\d", "a barrier number in a register reserves all sixteen barriers"),
+}
+# What kernels may have only so often, by name: a pattern of instructions, how often, and why.
+AT_MOST = {
+    name: (r"MEMBAR\.\S*(GPU|SYS)", 2, "only the cluster's barriers at both ends may wait for all stores")
+    for name in ("WgmmaGemmKernel", "WgmmaFp8GemmKernel")
 }
 # Hopper's wide attention turns one sub-tile's 32 scores of a thread and two factors into exponentials while the product
 # with V of the sub-tile before is under way: between the wait that leaves one product and the wait for all.
@@ -92,7 +102,7 @@ EARLY_WEIGHTS = (r"UTMALDG", "UTMALDG", 1, r"ACQBULK")
 BETWEEN = [
     *((f"{name}GemmKernelILi", EARLY_WEIGHTS) for name in ("Wgmma", "WgmmaFp8")),
     *((f"WgmmaAttentionKernelILi{head_dim}ELb0E", rule) for head_dim in (64, 128, 256) for rule in (OVERLAP, FOLDED_SCALE)),
-    *((f"WgmmaGemmKernelILi{tile}E", DEEP_LOADS) for tile in (3, 4, 5, 6)),
+    *((f"WgmmaGemmKernelILi{tile}E", DEEP_LOADS) for tile in (3, 4, 5, 6, 7, 8)),
     ("AttentionMergeKernelILi", ("", "LDG.E", 64, r"STG\.")),
 ]
 
@@ -195,6 +205,10 @@ def check(kernel):
     found = [text for text in kernel.instructions if pattern and re.match(pattern, text)]
     if found:
         problems.append(f"{where}: has {len(found)} times {found[0]}: {why}")
+    pattern, most, why = AT_MOST.get(kernel.name, (None, 0, None))
+    found = [text for text in kernel.instructions if pattern and re.match(pattern, text)]
+    if len(found) > most:
+        problems.append(f"{where}: has {len(found)} times {found[0]}, expected at most {most}: {why}")
     for variant, rule in BETWEEN:
         count = between(kernel.instructions, rule) if variant in kernel.symbol else rule[2]
         if count is None or count < rule[2]:

@@ -79,6 +79,15 @@ class ResourceReportTest(unittest.TestCase):
         works.append("BAR.SYNC.DEFER_BLOCKING R4, 0x80")
         self.assertIn("reserves all sixteen", report.check(report.Kernel("sm_90a", narrow, 255, 0, 0, works))[0])
 
+    def test_bounds_how_often_an_instruction_occurs(self):
+        symbol = "INS_15WgmmaGemmKernelILi4EEE"
+        works = ["PREEXIT", "UTMALDG.2D", "ACQBULK", "HGMMA.64x256x16.F32.BF16", "SYNCS.EXCH.64",
+                 *["LDG.E.64 R1, [R2]"] * 16, "STG.E.64 [R2], R1", "UTMASTG.2D", "UTMACMDFLUSH",
+                 "MEMBAR.ALL.CTA", "MEMBAR.ALL.GPU", "MEMBAR.ALL.GPU"]
+        self.assertEqual(report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, works)), [])
+        works.append("MEMBAR.ALL.GPU")
+        self.assertIn("has 3 times MEMBAR.ALL.GPU", report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, works))[0])
+
     def test_counts_loads_before_the_first_store(self):
         symbol = "INS_20AttentionMergeKernelILi64EEE"
         works = ["MUFU.EX2 R1, R1", "SHFL.IDX PT, R1, R2, R3, R4", *["LDG.E R1, [R2.64]"] * 64, "STG.E.U16 [R2], R4"]

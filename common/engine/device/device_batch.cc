@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/engine/slice_check.h"
 #include "kernels/api/device_attention.h"
 
 namespace tandem::engine {
@@ -95,12 +96,13 @@ void DeviceBatch::FillRows(absl::Span<const SequenceSlice> slices, int32_t padde
   }
 }
 
-void DeviceBatch::FillSchedules(const std::vector<kernels::AttentionSequence>& sequences) {
+void DeviceBatch::FillSchedules(const std::vector<kernels::AttentionSequence>& sequences,
+                                const std::vector<kernels::AttentionSequence>& here) {
   for (size_t i = 0; i < schedules_.size(); ++i) {
     const kernels::AttentionSchedule schedule =
         kernels::ScheduleAttention({options_.num_heads, options_.num_kv_heads, options_.windows[i],
                                     ItemsWanted(), options_.records_max},
-                                   sequences);
+                                   options_.windows[i] > 0 ? sequences : here);
     ScheduleSection& section = schedules_[i];
     section.current = {static_cast<int32_t>(schedule.narrow_items.size()),
                        static_cast<int32_t>(schedule.wide_items.size()),
@@ -120,15 +122,16 @@ void DeviceBatch::Fill(absl::Span<const SequenceSlice> slices, int32_t padded_ro
   TANDEM_CHECK(Fits(Needs(slices)) && padded_rows <= limits_.rows, "rows beyond the reserved ",
                limits_.rows);
   FillRows(slices, padded_rows);
-  std::vector<kernels::AttentionSequence> sequences;
+  std::vector<kernels::AttentionSequence> sequences, here;
   int32_t row = 0, entries = 0;
   for (const SequenceSlice& slice : slices) {
     sequences.push_back({row, static_cast<int32_t>(slice.num_new),
                          static_cast<int32_t>(slice.num_computed), entries});
+    if (!HasLent(slice)) here.push_back(sequences.back());
     row += static_cast<int32_t>(slice.num_new);
     for (BlockId block : slice.blocks) host<int32_t>(tables_)[entries++] = block.value();
   }
-  FillSchedules(sequences);
+  FillSchedules(sequences, here);
   stream.CopyIn(device_.data(), host_.data(),
                 tables_ + static_cast<size_t>(entries) * sizeof(int32_t));
 }

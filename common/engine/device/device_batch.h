@@ -79,7 +79,10 @@ class DeviceBatch {
   }
   int32_t ItemsWanted() const;
   void FillRows(absl::Span<const SequenceSlice> slices, int32_t padded_rows);
-  void FillSchedules(const std::vector<kernels::AttentionSequence>& sequences);
+  // `here`: those whose KV all lies here. The others have lent KV, and take part in windowed layers
+  // only: DeviceLentAttention serves them elsewhere.
+  void FillSchedules(const std::vector<kernels::AttentionSequence>& sequences,
+                     const std::vector<kernels::AttentionSequence>& here);
 
   const DeviceBatchOptions options_;
   DeviceBatchLimits limits_;

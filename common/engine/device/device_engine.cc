@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,12 +13,15 @@
 #include "common/engine/compute_pool.h"
 #include "common/engine/device/device_forward_pass.h"
 #include "common/engine/device/device_kv.h"
+#include "common/engine/device/device_lent_attention.h"
+#include "common/engine/device/device_partial_attention.h"
 #include "common/engine/device/device_sampler.h"
 #include "common/engine/profile_step.h"
 #include "common/engine/slice_check.h"
 #include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
 #include "common/telemetry/start_log.h"
+#include "kernels/api/attention.h"
 #include "kernels/api/device_attention.h"
 #include "kernels/api/device_ops.h"
 
@@ -92,6 +96,13 @@ class DeviceEngine final : public Engine {
       return properties.multiprocessors *
              device->ops().narrow_items_at_once(kv, properties.shared_bytes_per_multiprocessor);
     }
+    DevicePartials::Options Partials() const {
+      return {.num_heads = config.num_heads,
+              .scale = config.attention_scale,
+              .kv = kv,
+              .layer_block_bytes = spec.layout.layer_block_bytes,
+              .items_wanted = std::max(1, AttentionItems() / config.num_kv_heads)};
+    }
     int32_t RecordsMax() const {
       return kernels::AttentionRecordsMax(
           {.items_wanted = AttentionItems() / config.num_kv_heads,
@@ -112,7 +123,9 @@ class DeviceEngine final : public Engine {
                parts_.gemm_tiles},
               *parts_.weights, *parts_.device, *parts_.stream),
         sampler_({spec_.vocab_size, parts_.options.sample_on_device}, *parts_.device,
-                 *parts_.stream, parts_.pool->parallel()) {}
+                 *parts_.stream, parts_.pool->parallel()) {
+    if (spec_.unit_tokens > 0) lent_.emplace(parts_.Partials(), *parts_.device, *parts_.stream);
+  }
 
   const EngineSpec& spec() const override { return spec_; }
 
@@ -167,6 +180,28 @@ class DeviceEngine final : public Engine {
     mirror_written_ = enabled && parts_.options.mirror_written_kv;
   }
 
+  absl::Status FetchArrived(absl::Span<const BlockId> blocks) override {
+    return fetch_arrived_ ? kv_->FetchBlocks(blocks) : absl::OkStatus();
+  }
+
+  std::unique_ptr<PartialAttention> NewPartialAttention() override {
+    TANDEM_CHECK(kv_ != nullptr, "NewPartialAttention before AllocateKv");
+    if (spec_.unit_tokens == 0) return nullptr;
+    absl::StatusOr<std::unique_ptr<PartialAttention>> attention =
+        NewDevicePartialAttention({.config = parts_.config,
+                                   .partials = parts_.Partials(),
+                                   .context_tokens = spec_.context_tokens,
+                                   .fetch_arrived = fetch_arrived_},
+                                  *kv_, *parts_.device);
+    if (attention.ok()) return *std::move(attention);
+    Log(LogLevel::kWarning, "cannot compute attention for other nodes",
+        {{"error", attention.status().ToString()}});
+    return nullptr;
+  }
+  void SetRemoteAttention(RemoteAttention* peers) override {
+    if (lent_.has_value()) lent_->SetPeers(peers);
+  }
+
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                  LayerDone layer_done) override {
     RETURN_IF_ERROR(CheckSlices(slices, spec_, arena().num_blocks()));
@@ -181,11 +216,13 @@ class DeviceEngine final : public Engine {
     RETURN_IF_ERROR(Reserve(needs));
     RETURN_IF_ERROR(kv_->CopyForks(ForkCopies(slices, spec_.layout.block_tokens), *parts_.stream));
     batch_.Fill(slices, padded_rows, *parts_.stream);
+    if (lent_.has_value()) lent_->StartStep(slices);
     if (as_graph) {
       RETURN_IF_ERROR(EnqueueGraph(padded_rows));
     } else {
       EnqueueRows(HasPromptScores(slices));
     }
+    if (lent_.has_value()) RETURN_IF_ERROR(lent_->status());
     parts_.stream->Record(*parts_.step_done);
     RETURN_IF_ERROR(sampler_.Start(slices, pass_.logits()));
     RETURN_IF_ERROR(FinishLayers(slices, as_graph, layer_done));
@@ -213,7 +250,8 @@ class DeviceEngine final : public Engine {
       return false;
     }
     return std::all_of(slices.begin(), slices.end(), [](const SequenceSlice& slice) {
-      return slice.num_new == 1 && slice.sample && slice.prompt_scores == nullptr;
+      return slice.num_new == 1 && slice.sample && slice.prompt_scores == nullptr &&
+             !HasLent(slice);
     });
   }
 
@@ -224,7 +262,9 @@ class DeviceEngine final : public Engine {
 
   void EnqueueRows(bool logits_later) {
     pass_.Enqueue(
-        batch_, {batch_.rows(), batch_.num_logit_rows(), false, logits_later},
+        batch_,
+        {batch_.rows(), batch_.num_logit_rows(), false, logits_later,
+         lent_.has_value() && !lent_->empty() ? &*lent_ : nullptr},
         [this](int layer) { return kv_->Region(layer); },
         [this](int layer) {
           parts_.stream->Record(*parts_.layer_written[static_cast<size_t>(layer)]);
@@ -330,6 +370,7 @@ class DeviceEngine final : public Engine {
   DeviceBatch batch_;
   DeviceForwardPass pass_;
   DeviceSampler sampler_;
+  std::optional<DeviceLentAttention> lent_;  // where unit_tokens is not 0
   int64_t step_bytes_ = 0;
   kernels::DeviceBuffer scored_rows_;  // [kScoredRows], once prompts are scored
   std::unique_ptr<DeviceKv> kv_;
@@ -355,6 +396,12 @@ EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape&
       options.context_tokens == 0
           ? config.context_tokens
           : static_cast<int32_t>(std::min<int64_t>(options.context_tokens, config.context_tokens));
+  if (DevicePartials::Serves(config.num_heads, config.num_kv_heads)) {
+    spec.unit_tokens = kernels::kPartitionTokens;
+  }
+  for (const model::LayerConfig& layer : config.layers) {
+    spec.window_tokens = std::max(spec.window_tokens, static_cast<int32_t>(layer.sliding_window));
+  }
   spec.layout.num_layers = config.num_layers;
   spec.layout.block_tokens = options.block_tokens;
   spec.layout.layer_block_bytes = static_cast<int64_t>(kernels::KvBlockBytes(kv));

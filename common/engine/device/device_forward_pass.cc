@@ -215,7 +215,12 @@ void DeviceForwardPass::Attend(const DeviceBatch& batch, const Extent& extent, i
   args.records = records_.as<float>();
   args.out = attention_.as<kernels::Bf16Bits>();
   args.multiprocessors = device_.properties().multiprocessors;
-  ops_.attention(args, stream_);
+  // Layers with a window look at no lent token.
+  if (extent.lent == nullptr || args.sliding_window > 0) {
+    ops_.attention(args, stream_);
+  } else {
+    extent.lent->Attend({layer, region, args.q, args.out}, [&] { ops_.attention(args, stream_); });
+  }
   AddToResidual(attention_, extent.rows, w.o, w.post_attention_norm);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/engine/device/device_batch.h"
+#include "common/engine/device/device_lent_attention.h"
 #include "common/engine/device/device_weights.h"
 #include "common/engine/device/gemm_tiles.h"
 #include "common/model/model_config.h"
@@ -44,6 +45,8 @@ class DeviceForwardPass {
     int32_t logit_rows = 0;
     bool decode_launch = false;  // launch for any batch of `rows` one-token rows, not for this one
     bool logits_later = false;   // EnqueueLogits follows: compute the last layer in any case
+    // Of a step in which sequences have lent KV; else nullptr. The pass then waits for creditors.
+    DeviceLentAttention* lent = nullptr;
   };
   // `region(layer)` is a layer's KV in device memory. Calls `layer_done(layer)` once the work that
   // writes that layer's KV is enqueued. REQUIRES: Reserve covers `extent`.

@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/engine/slice_check.h"
 #include "common/telemetry/log.h"
+#include "kernels/api/attention.h"
 #include "kernels/api/device_block_copies.h"
 #include "kernels/api/device_checksum.h"
 #include "kernels/api/device_ops.h"
@@ -47,24 +49,33 @@ absl::StatusOr<std::unique_ptr<DeviceKv>> DeviceKv::Create(const kv::BlockLayout
                                      static_cast<size_t>(num_blocks * layout.layer_block_bytes)));
   }
   const int64_t pieces = (num_blocks + kv->PieceBlocks() - 1) / kv->PieceBlocks();
-  kv->pieces_.assign(static_cast<size_t>(layout.num_layers),
-                     std::vector<Piece>(static_cast<size_t>(pieces), Piece::kUntouched));
-  ASSIGN_OR_RETURN(kv->copies_, device.NewStream());
-  for (Stage& stage : kv->stages_) {
-    ASSIGN_OR_RETURN(stage.memory, device.Allocate(DeviceBuffer::Kind::kPinnedHost,
-                                                   static_cast<size_t>(kv->StageBlocks() *
-                                                                       layout.layer_block_bytes)));
-    const size_t checksum_bytes = static_cast<size_t>(kv->StageBlocks()) * sizeof(uint64_t);
-    ASSIGN_OR_RETURN(stage.device_checksums,
-                     device.Allocate(DeviceBuffer::Kind::kDevice, checksum_bytes));
-    ASSIGN_OR_RETURN(stage.checksums,
-                     device.Allocate(DeviceBuffer::Kind::kPinnedHost, checksum_bytes));
-    ASSIGN_OR_RETURN(stage.done, device.NewEvent());
+  {
+    absl::MutexLock lock(&kv->pins_mutex_);
+    kv->pieces_.assign(static_cast<size_t>(layout.num_layers),
+                       std::vector<Piece>(static_cast<size_t>(pieces), Piece::kUntouched));
   }
+  RETURN_IF_ERROR(kv->Allocate(&kv->of_steps_));
   return kv;
 }
 
+absl::Status DeviceKv::Allocate(Lane* lane) {
+  const size_t stage_bytes =
+      static_cast<size_t>(StageBlocks() * arena_->layout().layer_block_bytes);
+  const size_t checksum_bytes = static_cast<size_t>(StageBlocks()) * sizeof(uint64_t);
+  for (Stage& stage : lane->stages) {
+    ASSIGN_OR_RETURN(stage.memory, device_.Allocate(DeviceBuffer::Kind::kPinnedHost, stage_bytes));
+    ASSIGN_OR_RETURN(stage.device_checksums,
+                     device_.Allocate(DeviceBuffer::Kind::kDevice, checksum_bytes));
+    ASSIGN_OR_RETURN(stage.checksums,
+                     device_.Allocate(DeviceBuffer::Kind::kPinnedHost, checksum_bytes));
+    ASSIGN_OR_RETURN(stage.done, device_.NewEvent());
+  }
+  ASSIGN_OR_RETURN(lane->stream, device_.NewStream());
+  return absl::OkStatus();
+}
+
 DeviceKv::~DeviceKv() {
+  absl::MutexLock lock(&pins_mutex_);
   for (size_t layer = 0; layer < pieces_.size(); ++layer) {
     for (size_t piece = 0; piece < pieces_[layer].size(); ++piece) {
       if (pieces_[layer][piece] != Piece::kPinned) continue;
@@ -81,6 +92,7 @@ int64_t DeviceKv::PieceBlocks() const {
 }
 
 bool DeviceKv::Pinned(const Run& run) {
+  absl::MutexLock lock(&pins_mutex_);
   const int64_t index = run.first_block / PieceBlocks();
   Piece& piece = pieces_[static_cast<size_t>(run.layer)][static_cast<size_t>(index)];
   if (piece != Piece::kUntouched) return piece == Piece::kPinned;
@@ -133,57 +145,80 @@ absl::Status DeviceKv::FetchArrived(absl::Span<const SequenceSlice> slices) {
   std::vector<BlockId> arrived;
   for (const SequenceSlice& slice : slices) {
     const bool forked = slice.forked_from.has_value();
+    const int64_t lent = HasLent(slice) ? slice.remote->lent.back().units.end *
+                                              int64_t{kernels::kPartitionTokens} /
+                                              arena_->layout().block_tokens
+                                        : 0;
     if (forked && arena_->TakeArrived(*slice.forked_from)) arrived.push_back(*slice.forked_from);
     const int64_t looked_at = forked ? slice.num_computed / arena_->layout().block_tokens
                                      : arena_->layout().BlocksFor(slice.num_computed);
     const int64_t end = arena_->layout().BlocksFor(slice.num_computed + slice.num_new);
-    for (int64_t i = 0; i < end; ++i) {
+    for (int64_t i = lent; i < end; ++i) {
       const BlockId block = slice.blocks[static_cast<size_t>(i)];
       if (arena_->TakeArrived(block) && i < looked_at) arrived.push_back(block);
     }
   }
   if (arrived.empty()) return absl::OkStatus();
-  std::sort(arrived.begin(), arrived.end());
+  return Copy(Way::kToDevice, RunsOf(std::move(arrived)), of_steps_);
+}
+
+absl::Status DeviceKv::FetchBlocks(absl::Span<const BlockId> blocks) {
+  std::vector<BlockId> arrived;
+  for (const BlockId block : blocks) {
+    if (arena_->TakeArrived(block)) arrived.push_back(block);
+  }
+  if (arrived.empty()) return absl::OkStatus();
+  absl::MutexLock lock(&fetch_mutex_);
+  if (beside_steps_.stream == nullptr) RETURN_IF_ERROR(Allocate(&beside_steps_));
+  const absl::Status status = Copy(Way::kToDevice, RunsOf(arrived), beside_steps_);
+  if (!status.ok()) {
+    for (const BlockId block : arrived) arena_->MarkArrived(block);
+  }
+  return status;
+}
+
+std::vector<DeviceKv::Run> DeviceKv::RunsOf(std::vector<BlockId> blocks) const {
+  std::sort(blocks.begin(), blocks.end());
   std::vector<Run> runs;
   for (int layer = 0; layer < arena_->layout().num_layers; ++layer) {
-    const std::vector<Run> of_layer = RunsOf(layer, arrived);
+    const std::vector<Run> of_layer = RunsOf(layer, blocks);
     runs.insert(runs.end(), of_layer.begin(), of_layer.end());
   }
-  return Copy(Way::kToDevice, runs);
+  return runs;
 }
 
-absl::Status DeviceKv::Copy(Way way, absl::Span<const Run> runs) {
+absl::Status DeviceKv::Copy(Way way, absl::Span<const Run> runs, Lane& lane) {
   for (size_t i = 0; i < runs.size() + 1; ++i) {
-    if (i < runs.size()) Start(way, runs[i], stages_[i % kStages]);
-    if (i > 0) RETURN_IF_ERROR(Finish(way, runs[i - 1], stages_[(i - 1) % kStages]));
+    if (i < runs.size()) Start(way, runs[i], lane, lane.stages[i % kStages]);
+    if (i > 0) RETURN_IF_ERROR(Finish(way, runs[i - 1], lane, lane.stages[(i - 1) % kStages]));
   }
-  return copies_->status();
+  return lane.stream->status();
 }
 
-void DeviceKv::Start(Way way, const Run& run, Stage& stage) {
+void DeviceKv::Start(Way way, const Run& run, Lane& lane, Stage& stage) {
   const bool pinned = Pinned(run);
   void* host = pinned ? static_cast<void*>(HostBytes(run)) : stage.memory.data();
   if (way == Way::kToHost) {
-    copies_->CopyOut(host, DeviceBytes(run), Bytes(run));
+    lane.stream->CopyOut(host, DeviceBytes(run), Bytes(run));
   } else {
     if (!pinned) std::memcpy(host, HostBytes(run), Bytes(run));
-    copies_->CopyIn(DeviceBytes(run), host, Bytes(run));
+    lane.stream->CopyIn(DeviceBytes(run), host, Bytes(run));
   }
   kernels::DeviceChecksumArgs args;
   args.base = DeviceBytes(run);
   args.stride_bytes = args.bytes = arena_->layout().layer_block_bytes;
   args.count = static_cast<int32_t>(run.num_blocks);
   args.checksums = stage.device_checksums.as<uint64_t>();
-  device_.ops().checksum(args, *copies_);
-  copies_->CopyOut(stage.checksums.data(), stage.device_checksums.data(),
-                   static_cast<size_t>(run.num_blocks) * sizeof(uint64_t));
-  copies_->Record(*stage.done);
+  device_.ops().checksum(args, *lane.stream);
+  lane.stream->CopyOut(stage.checksums.data(), stage.device_checksums.data(),
+                       static_cast<size_t>(run.num_blocks) * sizeof(uint64_t));
+  lane.stream->Record(*stage.done);
 }
 
-absl::Status DeviceKv::Finish(Way way, const Run& run, Stage& stage) {
+absl::Status DeviceKv::Finish(Way way, const Run& run, Lane& lane, Stage& stage) {
   for (int attempt = 1;; ++attempt) {
     RETURN_IF_ERROR(stage.done->Synchronize());
-    RETURN_IF_ERROR(copies_->status());
+    RETURN_IF_ERROR(lane.stream->status());
     if (way == Way::kToHost && !Pinned(run))
       std::memcpy(HostBytes(run), stage.memory.data(), Bytes(run));
     const int64_t damaged = DamagedBlock(run, stage);
@@ -196,7 +231,7 @@ absl::Status DeviceKv::Finish(Way way, const Run& run, Stage& stage) {
                                               ": the copy ", where, " differs from its source ",
                                               attempt, " times"));
     }
-    Start(way, run, stage);
+    Start(way, run, lane, stage);
   }
 }
 
@@ -245,8 +280,8 @@ std::vector<BlockId> DeviceKv::WrittenBlocks(absl::Span<const SequenceSlice> sli
 
 absl::Status DeviceKv::Mirror(int layer, absl::Span<const BlockId> blocks,
                               kernels::DeviceEvent& ready) {
-  copies_->Wait(ready);
-  return Copy(Way::kToHost, RunsOf(layer, blocks));
+  of_steps_.stream->Wait(ready);
+  return Copy(Way::kToHost, RunsOf(layer, blocks), of_steps_);
 }
 
 }  // namespace tandem::engine

@@ -6,8 +6,9 @@
 // and both are verified: the device computes each block's checksum from its own memory, the host
 // from the arena's. If they differ, the copy is repeated once. The arena is mapped memory that
 // grows with the blocks that were transferred. The first copy that touches a piece of the arena
-// pins it, up to a bound; copies from and to pinned pieces need no stage.
-// Thread safety: the engine thread. Owner: the device engine.
+// pins it, up to a bound; copies from and to pinned pieces need no stage. Blocks that are needed
+// outside of a step, or before one, are copied beside it on a stream of their own (FetchBlocks).
+// Thread safety: the engine thread; any thread calls FetchBlocks. Owner: the device engine.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/engine/engine.h"
 #include "common/engine/fork_copies.h"
@@ -49,6 +52,10 @@ class DeviceKv {
   // returns when all copies are done. It skips blocks that a slice writes from their first token
   // on, and those that forks are copied to. Errors: kDataLoss for a block whose copy differs twice.
   absl::Status FetchArrived(absl::Span<const SequenceSlice> slices);
+  // The same for `blocks`, of which no running step reads or writes any: a creditor's, and those
+  // that storage brought back before a sequence takes them. It delays no step. After an error they
+  // count as arrived again, and the step that reads them copies them.
+  absl::Status FetchBlocks(absl::Span<const BlockId> blocks);
 
   // Enqueues the copies of all layers' blocks on `stream`. Call it after FetchArrived. Errors: the
   // device's, when it refuses the memory for the list of copies.
@@ -74,8 +81,14 @@ class DeviceKv {
     kernels::DeviceBuffer device_checksums, checksums;  // [blocks], device and pinned
     std::unique_ptr<kernels::DeviceEvent> done;
   };
+  // What one thread at a time copies with.
+  struct Lane {
+    std::unique_ptr<kernels::DeviceStream> stream;  // null: nothing is allocated yet
+    Stage stages[kStages];
+  };
 
   explicit DeviceKv(kernels::Device& device) : device_(device) {}
+  absl::Status Allocate(Lane* lane);
   // Blocks of a piece: whole pages, so that pieces can be pinned one by one.
   int64_t PieceBlocks() const;
   // Whether the piece of the arena that holds `run` is pinned. The first call for a piece tries to
@@ -89,25 +102,30 @@ class DeviceKv {
   std::byte* HostBytes(const Run& run) const;
   char* DeviceBytes(const Run& run) const;
   size_t Bytes(const Run& run) const;
+  // All layers of `blocks`, in any order.
+  std::vector<Run> RunsOf(std::vector<BlockId> blocks) const;
   // Copies all of `runs`: each copy is under way while the one before is verified.
-  absl::Status Copy(Way way, absl::Span<const Run> runs);
+  absl::Status Copy(Way way, absl::Span<const Run> runs, Lane& lane);
   // Enqueues a run's copy through `stage` and the device's checksums of its blocks.
-  void Start(Way way, const Run& run, Stage& stage);
+  void Start(Way way, const Run& run, Lane& lane, Stage& stage);
   // Waits for a run that was started, and verifies it.
-  absl::Status Finish(Way way, const Run& run, Stage& stage);
+  absl::Status Finish(Way way, const Run& run, Lane& lane, Stage& stage);
   // The first block of a run whose bytes in the arena are not what the device holds; -1: none.
   int64_t DamagedBlock(const Run& run, const Stage& stage) const;
 
   enum class Piece : uint8_t { kUntouched, kPinned, kStaged };
 
   kernels::Device& device_;
-  std::vector<std::vector<Piece>> pieces_;  // [num_layers][pieces of a region]
-  int64_t pinned_bytes_left_ = kPinnedBytesMax;
+  absl::Mutex pins_mutex_;
+  // [num_layers][pieces of a region]
+  std::vector<std::vector<Piece>> pieces_ ABSL_GUARDED_BY(pins_mutex_);
+  int64_t pinned_bytes_left_ ABSL_GUARDED_BY(pins_mutex_) = kPinnedBytesMax;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<kernels::DeviceBuffer> regions_;  // [num_layers]
   kernels::DeviceBuffer fork_pairs_;            // of the step's forks
-  std::unique_ptr<kernels::DeviceStream> copies_;
-  Stage stages_[kStages];
+  Lane of_steps_;                               // engine thread
+  absl::Mutex fetch_mutex_;
+  Lane beside_steps_ ABSL_GUARDED_BY(fetch_mutex_);
 };
 
 }  // namespace tandem::engine

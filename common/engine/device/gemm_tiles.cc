@@ -296,7 +296,8 @@ std::string GemmTilesKey(const std::vector<GemmProduct>& products, const kernels
     absl::StrAppend(&key, "; tiles of ", kernels::DeviceWeightTypeName(type));
     for (const int32_t i : AdmissibleTiles(type, device)) {
       const kernels::DeviceGemmTile tile = device.ops().gemm_tile(type, i);
-      absl::StrAppend(&key, " ", i, ":", tile.rows, "x", tile.n, "x", tile.k, "x", tile.stages);
+      absl::StrAppend(&key, " ", i, ":", tile.rows, "x", tile.n, "x", tile.k, "x", tile.stages, "x",
+                      tile.cluster);
     }
   }
   return key;

@@ -14,7 +14,9 @@ namespace {
 struct BarrierState {
   uint64_t expected : 20;
   uint64_t pending : 20;
-  uint64_t bytes : 23;  // of bulk copies that the phase still waits for
+  // Of bulk copies that the phase still waits for. Below zero while another block's copies to this
+  // one landed before a thread here expected them.
+  int64_t bytes : 23;
   uint64_t parity : 1;  // of the current phase
 };
 static_assert(sizeof(BarrierState) == sizeof(Barrier));
@@ -36,9 +38,16 @@ void Store(Barrier* barrier, BarrierState state) {
   if (ends) Wake(barrier);
 }
 
-// A bulk copy under way of a part of a matrix: rows of bytes, swizzled or not. The block outlives
-// it.
+// The barrier at the same place of another block of the cluster.
+Barrier* InBlock(Barrier* barrier, const Block& other) {
+  const std::ptrdiff_t at = reinterpret_cast<char*>(barrier) - CurrentThread().block->shared;
+  return reinterpret_cast<Barrier*>(other.shared + at);
+}
+
+// A bulk copy under way of a part of a matrix: rows of bytes, swizzled or not. The block that it
+// lands in outlives it.
 struct MatrixCopy {
+  Block* block;  // that it lands in
   char* shared;
   char* async_view;
   const char* base;
@@ -46,6 +55,7 @@ struct MatrixCopy {
   int64_t row, byte;        // where in it the part begins
   int part_rows, part_row_bytes;
   bool swizzled;
+  bool multicast;
   Barrier* barrier;
 
   int bytes() const { return part_rows * part_row_bytes; }
@@ -54,6 +64,7 @@ struct MatrixCopy {
     std::memset(async_view, 0xff, static_cast<size_t>(bytes()));
   }
   void Land() const {
+    KERNEL_REQUIRE(!block->has_ended());
     constexpr int kUnit = 4;  // divides rows and places of all types
     for (int r = 0; r < part_rows; ++r) {
       for (int c = 0; c < part_row_bytes; c += kUnit) {
@@ -69,12 +80,26 @@ struct MatrixCopy {
       }
     }
     BarrierState state = Load(barrier);
-    KERNEL_REQUIRE(state.bytes >= static_cast<uint64_t>(bytes()));
-    state.bytes -= static_cast<uint64_t>(bytes());
+    // Bytes that nothing expects yet end no phase while a thread has still to arrive.
+    KERNEL_REQUIRE(state.bytes >= bytes() || (multicast && state.pending > 0));
+    state.bytes -= bytes();
     Store(barrier, state);
   }
   void Start() {
+    block = CurrentThread().block;
     async_view = AsyncAt(SharedAddress(shared), bytes());
+    Poison();
+    LandLater([copy = *this] { copy.Land(); });
+  }
+  // Lands at the same place of another block, and counts on the barrier at the same place there.
+  void StartIn(Block& other) {
+    const Block& own = *CurrentThread().block;
+    const std::ptrdiff_t at = shared - own.shared;
+    async_view = AsyncAt(SharedAddress(shared), bytes()) - own.async_view + other.async_view;
+    barrier = InBlock(barrier, other);
+    shared = other.shared + at;
+    block = &other;
+    multicast = true;
     Poison();
     LandLater([copy = *this] { copy.Land(); });
   }
@@ -105,10 +130,12 @@ void Arrive(Barrier* barrier) {
   Store(barrier, state);
 }
 
+void ArriveIn(int rank, Barrier* barrier) { Arrive(InBlock(barrier, BlockOfCluster(rank))); }
+
 void ArriveExpecting(Barrier* barrier, int bytes) {
   BarrierState state = Load(barrier);
   KERNEL_REQUIRE(state.pending > 0 && bytes >= 0 && bytes < 1 << 20);
-  state.bytes += static_cast<uint64_t>(bytes);
+  state.bytes += bytes;
   --state.pending;
   Store(barrier, state);
 }
@@ -140,21 +167,38 @@ PanelMap DescribePanels(const PanelSource& source, DeviceStream&) {
   return {source};
 }
 
-void CopyPanel(char* panel, const PanelMap& map, int row, int column, Barrier* barrier) {
+namespace {
+
+MatrixCopy PanelCopy(char* panel, const PanelMap& map, const MatrixPlace& place, Barrier* barrier) {
   const PanelSource& source = map.source;
-  KERNEL_REQUIRE(SharedAddress(panel) % kPanelAlignment == 0);
   MatrixCopy copy = {};
   copy.shared = panel;
   copy.base = static_cast<const char*>(source.base);
   copy.rows = source.rows;
   copy.row_bytes = source.columns * source.element_bytes;
-  copy.row = row;
-  copy.byte = int64_t{column} * source.element_bytes;
+  copy.row = place.row;
+  copy.byte = int64_t{place.column} * source.element_bytes;
   copy.part_rows = source.panel_rows;
   copy.part_row_bytes = kPanelRowBytes;
   copy.swizzled = true;
   copy.barrier = barrier;
-  copy.Start();
+  return copy;
+}
+
+}  // namespace
+
+void CopyPanel(char* panel, const PanelMap& map, int row, int column, Barrier* barrier) {
+  KERNEL_REQUIRE(SharedAddress(panel) % kPanelAlignment == 0);
+  PanelCopy(panel, map, {row, column}, barrier).Start();
+}
+
+void CopyPanelToBlocks(uint32_t blocks, char* panel, const PanelMap& map, const MatrixPlace& place,
+                       Barrier* barrier) {
+  KERNEL_REQUIRE(SharedAddress(panel) % kPanelAlignment == 0 && blocks != 0);
+  for (int rank = 0; blocks >> rank != 0; ++rank) {
+    if ((blocks >> rank & 1) == 0) continue;
+    PanelCopy(panel, map, place, barrier).StartIn(BlockOfCluster(rank));
+  }
 }
 
 RunMap DescribeRuns(const RunSource& source, DeviceStream&) {

@@ -8,7 +8,8 @@
 // are NaN until the wait; bulk stores read shared memory at the start or at the wait. These
 // mistakes end the process: a phase that no thread ends, a barrier used before it was initialised
 // and fenced, a product without its fence, a register operand that changes before the wait,
-// registers that no thread gives back, and copies, stores or products that outlive the block.
+// registers that no thread gives back, copies, stores or products that outlive the block, and an
+// arrival or a copy in a block of the cluster that has not initialised its barriers or has ended.
 //
 // Thread safety: threads of the emulated block, which run one at a time on one host thread.
 #pragma once
@@ -41,12 +42,21 @@ void Arrive(Barrier* barrier);
 void ArriveExpecting(Barrier* barrier, int bytes);
 void WaitPhase(Barrier* barrier, int parity);
 
+inline int ClusterRank() { return CurrentThread().block->rank; }
+inline void SyncCluster() { ClusterBarrier(); }
+void ArriveIn(int rank, Barrier* barrier);
+
 struct PanelMap {
   PanelSource source;
 };
 PanelMap DescribePanels(const PanelSource& source, DeviceStream& stream);
 inline void PrefetchMap(const PanelMap&) {}
 void CopyPanel(char* panel, const PanelMap& map, int row, int column, Barrier* barrier);
+struct MatrixPlace {
+  int row, column;
+};
+void CopyPanelToBlocks(uint32_t blocks, char* panel, const PanelMap& map, const MatrixPlace& place,
+                       Barrier* barrier);
 
 struct RunMap {
   RunSource source;

@@ -1,6 +1,7 @@
-// One emulated thread block: every GPU thread is a fiber, and barriers decide which may run.
+// One emulated cluster of thread blocks, most often of one block: every GPU thread is a fiber, and
+// barriers decide which may run.
 //
-// Thread safety: a host thread runs one block at a time; CurrentThread() is per host thread.
+// Thread safety: a host thread runs one cluster at a time; CurrentThread() is per host thread.
 // Owner: RunGrid.
 #pragma once
 
@@ -70,6 +71,7 @@ class BulkStores {
 
 struct Block {
   int x = 0, y = 0;
+  int rank = 0;  // among the blocks of its cluster
   int grid_x = 1;
   int num_threads = 0;
   char* shared = nullptr;
@@ -81,6 +83,10 @@ struct Block {
   uint32_t window_address = 0;
   int elected_lane = 0;
   int free_registers = 0;  // given back by threads and not taken since
+  int threads_done = 0;
+
+  // Nothing may touch the shared memory of a block whose threads have all ended.
+  bool has_ended() const { return threads_done == num_threads; }
 };
 
 inline constexpr size_t kExchangeBytes = 32;
@@ -101,12 +107,18 @@ Thread& CurrentThread();
 void BlockBarrier();
 void WarpBarrier();
 void WarpgroupBarrier();
+// Of all threads of all blocks of the cluster.
+void ClusterBarrier();
+// The block of this rank in the running thread's cluster. REQUIRES: there is one, and it has not
+// ended.
+Block& BlockOfCluster(int rank);
 // Suspends the running thread until another one calls Wake with this key.
 void SleepOn(const void* key);
 void Wake(const void* key);
-// Calls `land` once no thread of the block can proceed; several landings run in a random order.
+// Calls `land` once no thread of the cluster can proceed, or only those of a block that is held
+// back; several landings run in a random order.
 void LandLater(std::function<void()> land);
-// The next random number of the block, from its seed.
+// The next random number of the cluster, from its seed.
 uint64_t DrawNumber();
 // Exchange area `index` (0 or 1) of this thread's warp, [32][kExchangeBytes].
 char* ExchangeArea(int index);
@@ -148,22 +160,24 @@ class Predecessor {
   std::function<void()> run_;
 };
 // Suspends the running thread until the grid's predecessor has run. That happens once no thread of
-// the block can proceed and no bulk copy is under way, so that all that the block did before it
-// waited saw what was there before.
+// the cluster can proceed and no bulk copy is under way, so that all that its blocks did before
+// they waited saw what was there before.
 void AwaitPredecessor();
 
 struct Grid {
   int x = 1, y = 1;
   int threads = 0;  // a multiple of 32
   size_t shared_bytes = 0;
+  int cluster = 1;  // blocks of a cluster, neighbours in x; divides x
 };
 // What the threads of a grid run.
 struct GridBody {
   void (*run)(const void* context);
   const void* context;
 };
-// Runs `body` once for each thread of each block, blocks in an order drawn from `seed`. `before`,
-// if any, has run when it returns.
+// Runs `body` once for each thread of each block, clusters in an order drawn from `seed`. Blocks of
+// a cluster run together, and in some of them one block is held back while the others can go on.
+// `before`, if any, has run when it returns.
 void RunGrid(const Grid& grid, uint64_t seed, const GridBody& body, Predecessor* before);
 
 }  // namespace tandem::kernels::emulated

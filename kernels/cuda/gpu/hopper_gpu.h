@@ -73,6 +73,33 @@ TANDEM_DEVICE void WaitPhase(Barrier* barrier, int parity) {
   } while (ended == 0);
 }
 
+// ---- clusters: blocks that run at the same time and reach each other's shared memory
+
+// This block's place among those of its cluster.
+TANDEM_DEVICE int ClusterRank() {
+  int rank = 0;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// A barrier of all threads of all blocks of the cluster. One after initialising barriers comes
+// before what other blocks do with them. One at the end keeps a block's shared memory alive until
+// no block arrives at its barriers or copies into it.
+TANDEM_DEVICE void SyncCluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// Arrives at the barrier that lies at the same place in block `rank` of the cluster. What this
+// thread and the products that it waited for have read may then be overwritten. Nothing that it
+// wrote is published to that block: release at the cluster's scope would wait for all of its stores
+// to device memory (MEMBAR.GPU), at every stage.
+TANDEM_DEVICE void ArriveIn(int rank, Barrier* barrier) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(SharedAddress(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
 // ---- bulk tensor copies
 
 // The copy engine's description of a PanelSource; a kernel's parameter.
@@ -102,6 +129,18 @@ TANDEM_DEVICE void CopyFromMatrix(void* shared, const CUtensorMap& map, const Ma
 TANDEM_DEVICE void CopyPanel(char* panel, const PanelMap& map, int row, int column,
                              Barrier* barrier) {
   CopyFromMatrix(panel, map.map, {row, column}, barrier);
+}
+
+// CopyPanel into the blocks of the cluster whose bits are set, at the same place in each, counting
+// on the barrier at the same place in each. The copy may arrive before a thread there expects it.
+TANDEM_DEVICE void CopyPanelToBlocks(uint32_t blocks, char* panel, const PanelMap& map,
+                                     const MatrixPlace& place, Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(SharedAddress(panel)),
+      "l"(&map.map), "r"(SharedAddress(barrier)), "r"(place.column), "r"(place.row),
+      "h"(static_cast<uint16_t>(blocks))
+      : "memory");
 }
 
 // The same for the numbers [column, column + count) of a row: counts 4 · count bytes on `barrier`.

@@ -13,6 +13,7 @@ struct LaunchShape {
   int x = 1, y = 1;
   int threads = 0;
   size_t shared_bytes = 0;
+  int cluster = 1;  // blocks of a cluster, neighbours in x; divides x
 };
 
 template <typename Kernel>
@@ -46,16 +47,23 @@ void Launch(const LaunchShape& shape, const typename Kernel::Params& params, Dev
              cudaFuncSetAttribute(KernelEntry<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shape.shared_bytes)));
   }
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (WaitsItself<Kernel>()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = on.handle();
-  config.attrs = &overlap;
-  config.numAttrs = WaitsItself<Kernel>() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   on.Check(Kernel::kName, cudaLaunchKernelEx(&config, KernelEntry<Kernel>, params));
 }
 

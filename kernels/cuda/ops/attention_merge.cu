@@ -25,7 +25,7 @@ constexpr int kMergeBlocksPerMultiprocessor = 8;
 constexpr int kVectorsMax = 16;  // of a narrow tile and KV head
 
 template <int kHeadDim>
-struct AttentionMergeKernel {
+struct AttentionMergeKernel : EarlyStart {
   using Params = DeviceAttentionArgs;
   static constexpr const char* kName = "attention merge kernel";
   static constexpr int kThreads = kWarpSize;
@@ -130,8 +130,13 @@ struct AttentionMergeKernel {
     const int heads_per_kv = p.num_heads / kv_heads;
     const int works_of_vector = kv_heads * kSlices;
     const int works_of_merge = kVectorsMax * works_of_vector;
-    for (int i = BlockX(); i < p.counts->merges * works_of_merge; i += GridX()) {
-      const AttentionMerge& merge = p.merges[i / works_of_merge];
+    const int works = p.counts->merges * works_of_merge;
+    // What the host wrote is looked up before the records are there.
+    AttentionMerge merge = {};
+    if (BlockX() < works) merge = p.merges[BlockX() / works_of_merge];
+    WaitForPredecessor();
+    for (int i = BlockX(); i < works; i += GridX()) {
+      if (i != BlockX()) merge = p.merges[i / works_of_merge];
       const int vector = i % works_of_merge / works_of_vector;
       if (vector >= merge.num_rows * heads_per_kv) continue;
       const int kv_head = i % works_of_vector / kSlices;

@@ -6,7 +6,9 @@
 // One more thread, of a warpgroup or warp of its own, starts the bulk tensor copies of K and V,
 // block by block of the cache, into stages of 64 tokens; it walks the block's work items
 // (attention_walk.h: a persistent grid), posts each for the consumers and runs ahead through the
-// sub-tiles and into the next work item. Barriers of a stage: K's and V's full end when their bytes
+// sub-tiles and into the next work item. It starts before the kernel before it in the stream has
+// ended, with K and V of tokens that lie before the item's rows; only what is behind them waits for
+// the kernel that wrote it. Barriers of a stage: K's and V's full end when their bytes
 // have arrived, K's and V's empty when each consumer warp has finished with them. A consumer's
 // exponentials run beside its last product with V and all of the other consumer's. Partitions of
 // 256 tokens, records and their merge are those of attention.cu; the bits are not. Shared memory:
@@ -33,7 +35,7 @@ struct Chunk {
 };
 
 template <int kHeadDim, bool kNarrow>
-struct WgmmaAttentionKernel {
+struct WgmmaAttentionKernel : EarlyStart {
   struct Params {
     CacheMap cache;
     DeviceAttentionArgs args;
@@ -139,6 +141,7 @@ struct WgmmaAttentionKernel {
     Walk walk({items, count, kTile});
     WorkCursor place;
     Cursor cursor;
+    bool waited = false;  // for the kernel that wrote K and V of the batch's rows
     for (;; place.Next()) {
       // In the first round, the phase before the first counts as ended.
       WaitPhase(WorkDone(place.stage), place.parity ^ 1);
@@ -150,6 +153,10 @@ struct WgmmaAttentionKernel {
       for (int i = work->first_sub_tile; i < work->end_sub_tile; ++i) {
         const Pieces pieces = next;
         if (i + 1 < work->end_sub_tile) next = LookUp(p, *work, i + 1);
+        if (!waited && (i + 1) * kWarpgroupTokens > work->item.first_position) {
+          WaitForPredecessor();
+          waited = true;
+        }
         WaitPhase(Empty(kKeys, cursor.stage), cursor.parity ^ 1);
         CopyPart(p, *work, i, pieces, kKeys, cursor.stage);
         WaitPhase(Empty(kValues, cursor.stage), cursor.parity ^ 1);
@@ -421,6 +428,7 @@ struct WgmmaAttentionKernel {
         if (WarpIndex() == kLayout.consumers() * kWarpgroupWarps && ElectOne()) CopyWorks(p);
       } else {
         TakeRegisters<kLayout.consumer_registers()>();
+        WaitForPredecessor();  // q is its result
         AttendWorks(p, warpgroup);
       }
     }

@@ -22,7 +22,7 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
 
   static Params ParamsOf(const DeviceGemmArgs& args, DeviceStream& stream) {
     return {DescribePanels({args.w, args.n, args.k, kTile.n}, stream),
-            DescribePanels({args.x, args.rows, args.k, kTile.rows}, stream),
+            DescribePanels({args.x, args.rows, args.k, Ring::kRowsOfBlock}, stream),
             GateStrips<kTile>(args, stream), args};
   }
 
@@ -48,7 +48,7 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
   TANDEM_KERNEL void MultiplyTiles(const Params& p, int consumer) {
     const auto tiling = Ring::TilingOf(p.args);
     typename Ring::Cursor cursor;
-    for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
+    for (int t = Ring::FirstTile(); t < tiling.clusters(); t += Ring::Step()) {
       float acc[Ring::kSums];
       int previous = 0;
       for (int i = 0; i < tiling.k_tiles; ++i) {
@@ -62,7 +62,7 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
       }
       WaitProducts<0>(acc);
       Ring::Release(previous);
-      Ring::Store(p, acc, gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles), consumer);
+      Ring::Store(p, acc, Ring::PlaceAt(t, tiling), consumer);
     }
   }
 

@@ -15,11 +15,13 @@
 namespace tandem::kernels::gemm {
 
 // A block computes n columns of y (rows of w) for `rows` rows of x, k at a time. Each consumer
-// warpgroup has 64 of the n; one more warpgroup copies.
+// warpgroup has 64 of the n; one more warpgroup copies. The blocks of a cluster compute
+// neighbouring tiles in n, and each brings a part of x's rows for all of them.
 struct WgmmaTile {
   int n, rows, k;
   int stages;  // tiles of operands in shared memory
   DeviceWeightType type = DeviceWeightType::kBf16;
+  int cluster = 1;  // blocks
 
   constexpr int element_bytes() const { return type == DeviceWeightType::kBf16 ? 2 : 1; }
   constexpr int consumers() const { return n / 64; }
@@ -51,10 +53,19 @@ struct WgmmaTile {
 
 // Few rows: bound by bytes of w, so the tiles give as many narrow blocks as possible, each with
 // some 150 KB of copies in flight. More rows: still 64 columns, while wider tiles would leave
-// multiprocessors idle.
+// multiprocessors idle. Many rows: bound by what a multiprocessor gets from the L2, so that two
+// blocks share the rows of x (docs/kernels/gemm_hopper.md).
+inline constexpr DeviceWeightType kBf16Rows = DeviceWeightType::kBf16;
 inline constexpr WgmmaTile kWgmmaTiles[] = {
-    {64, 8, 128, 8},  {64, 16, 128, 8},  {64, 32, 128, 7},  {64, 64, 128, 6},
-    {64, 128, 64, 8}, {128, 128, 64, 6}, {128, 256, 64, 4},
+    {64, 8, 128, 8},
+    {64, 16, 128, 8},
+    {64, 32, 128, 7},
+    {64, 64, 128, 6},
+    {64, 128, 64, 8},
+    {128, 128, 64, 6},
+    {128, 128, 64, 6, kBf16Rows, 2},
+    {128, 256, 64, 4},
+    {128, 256, 64, 4, kBf16Rows, 2},
 };
 inline constexpr int kNumWgmmaTiles = sizeof(kWgmmaTiles) / sizeof(kWgmmaTiles[0]);
 
@@ -62,8 +73,9 @@ inline constexpr int kNumWgmmaTiles = sizeof(kWgmmaTiles) / sizeof(kWgmmaTiles[0
 // has three sets of sums, which is why no tile has 256 rows.
 inline constexpr DeviceWeightType kRows = DeviceWeightType::kFp8Rows;
 inline constexpr WgmmaTile kWgmmaFp8Tiles[] = {
-    {64, 8, 256, 8, kRows},  {64, 16, 256, 8, kRows},  {64, 32, 256, 7, kRows},
-    {64, 64, 256, 6, kRows}, {64, 128, 256, 4, kRows}, {128, 128, 256, 3, kRows},
+    {64, 8, 256, 8, kRows},       {64, 16, 256, 8, kRows},  {64, 32, 256, 7, kRows},
+    {64, 64, 256, 6, kRows},      {64, 128, 256, 4, kRows}, {128, 128, 256, 3, kRows},
+    {128, 128, 256, 3, kRows, 2},
 };
 inline constexpr int kNumWgmmaFp8Tiles = sizeof(kWgmmaFp8Tiles) / sizeof(kWgmmaFp8Tiles[0]);
 
@@ -73,16 +85,30 @@ constexpr DeviceGemmTile DescribeTileOnHopper(DeviceWeightType type, int32_t ind
   if (!is_bf16 && type != DeviceWeightType::kFp8Rows) return DescribeTile(type, index);
   if (index < 0 || index >= (is_bf16 ? kNumWgmmaTiles : kNumWgmmaFp8Tiles)) return {};
   const WgmmaTile& tile = is_bf16 ? kWgmmaTiles[index] : kWgmmaFp8Tiles[index];
-  return {tile.rows, tile.n, tile.k, tile.stages, tile.shared_bytes()};
+  return {tile.rows, tile.n, tile.k, tile.stages, tile.shared_bytes(), tile.cluster};
 }
 
+// The tiles of y that blocks compute, those of a cluster side by side in n. The last cluster's may
+// lie beyond y.
+struct WgmmaTiling {
+  int row_tiles, clusters_in_n, k_tiles;
+
+  constexpr int clusters() const { return row_tiles * clusters_in_n; }
+};
+constexpr WgmmaTiling TileProduct(const WgmmaTile& tile, int rows, int n, int k) {
+  const int columns = tile.n * tile.cluster;
+  return {(rows + tile.rows - 1) / tile.rows, (n + columns - 1) / columns,
+          (k + tile.k - 1) / tile.k};
+}
+// Blocks that have something to compute, counting the tiles of clusters that lie beyond y.
 constexpr int64_t CountWgmmaTiles(const WgmmaTile& tile, int64_t rows, int64_t n) {
-  return (rows + tile.rows - 1) / tile.rows * ((n + tile.n - 1) / tile.n);
+  const WgmmaTiling tiling = TileProduct(tile, static_cast<int>(rows), static_cast<int>(n), 1);
+  return int64_t{tiling.clusters()} * tile.cluster;
 }
 
 // An index of `tiles`: up to 64 rows the narrowest tile that holds them; beyond, the widest that
-// gives nearly every multiprocessor one and is at most half empty. REQUIRES: four tiles of 8, 16,
-// 32 and 64 rows come first.
+// gives nearly every multiprocessor one, is at most half empty, and has no block of a cluster
+// beyond y. REQUIRES: four tiles of 8, 16, 32 and 64 rows come first.
 template <int kCount>
 constexpr int ChooseWgmmaTile(const WgmmaTile (&tiles)[kCount], int64_t rows, int64_t n,
                               int multiprocessors) {
@@ -91,7 +117,7 @@ constexpr int ChooseWgmmaTile(const WgmmaTile (&tiles)[kCount], int64_t rows, in
   }
   for (int i = kCount - 1; i > 3; --i) {
     const WgmmaTile& tile = tiles[i];
-    if (2 * rows <= tile.rows) continue;
+    if (2 * rows <= tile.rows || (n + tile.n - 1) / tile.n % tile.cluster != 0) continue;
     if (4 * CountWgmmaTiles(tile, rows, n) >= 3 * int64_t{multiprocessors}) return i;
   }
   return 3;

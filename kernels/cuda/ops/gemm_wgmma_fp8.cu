@@ -39,7 +39,7 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
     const int columns = PaddedColumns(args.k);
     return {
         {DescribePanels({args.packed, args.n, columns, kTile.n, 1}, stream),
-         DescribePanels({args.x_rounded, args.rows, columns, kTile.rows, 1}, stream),
+         DescribePanels({args.x_rounded, args.rows, columns, Ring::kRowsOfBlock, 1}, stream),
          GateStrips<kTile>(args, stream), args},
         DescribeRuns({args.x_scales, columns / kFp8GroupSize, ScaleStride(args.rows), kTile.rows},
                      stream)};
@@ -91,7 +91,7 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
   TANDEM_KERNEL void MultiplyTiles(const Params& p, int consumer) {
     const auto tiling = Ring::TilingOf(p.args);
     typename Ring::Cursor cursor;
-    for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
+    for (int t = Ring::FirstTile(); t < tiling.clusters(); t += Ring::Step()) {
       Sums sums = {}, first, second;
       for (int i = 0; i < tiling.k_tiles; ++i) {
         WaitPhase(Ring::FullBarrier(cursor.stage), cursor.parity);
@@ -104,7 +104,7 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
         Release(cursor.stage);
         cursor.Next();
       }
-      const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
+      const gemm::TilePlace at = Ring::PlaceAt(t, tiling);
       ScaleByWeights(p.args, sums, at.n_tile * kTile.n + consumer * 64);
       Ring::Store(p, sums, at, consumer);
     }

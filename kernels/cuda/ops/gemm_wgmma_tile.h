@@ -6,14 +6,16 @@
 // number of rows (docs/adr/0017).
 //
 // Grid: at most one block for each multiprocessor, each walking tiles of y in the order of
-// PlaceOfTile. In each block one warpgroup only copies: bulk tensor copies bring panels of w and x
-// into `stages` stages, zeros beyond the matrices, and it runs ahead into the next tile while the
-// consumers store theirs. Barriers of stage s: full[s] ends when its bytes have arrived, empty[s]
-// when each consumer warp has finished with it. Shared memory: stage s holds w's panels [k /
-// columns of a panel][n], then x's [..][rows]; behind all stages lie the scales of x that each
-// stage brings along, [groups][rows], for types that have them, each consumer's strip of a gate's
-// values [rows][32], and the barriers. Thread safety:
-// launchers use the stream's thread; device functions run in threads of a block.
+// PlaceOfTile. Blocks of a cluster walk neighbours in n, whose rows of x are the same: each block
+// brings its part of them to all. In each block one warpgroup only copies: bulk tensor copies bring
+// panels of w and x into `stages` stages, zeros beyond the matrices, and it runs ahead into the
+// next tile while the consumers store theirs. Barriers of stage s: full[s] ends when its bytes have
+// arrived, empty[s] when each consumer warp of the cluster has finished with it, so that no block
+// copies into another one's stage too early. Shared memory: stage s holds w's panels [k / columns
+// of a panel][n], then x's [..][rows]; behind all stages lie the scales of x that each stage brings
+// along, [groups][rows], for types that have them, each consumer's strip of a gate's values
+// [rows][32], and the barriers. Thread safety: launchers use the stream's thread; device functions
+// run in threads of a block.
 #pragma once
 
 #include "kernels/api/device_gemm.h"
@@ -53,13 +55,20 @@ struct WgmmaRing {
   static constexpr int kSums = kTile.rows / 2;                // sums that a thread holds
 
   using Cursor = RingCursor<kTile.stages>;
-  struct Tiling {
-    int row_tiles, n_tiles, k_tiles;
-  };
+  static constexpr int kBlocks = kTile.cluster;
+  static constexpr int kRowsOfBlock = kTile.rows / kBlocks;  // of x, that each block brings
+  static_assert(PanelBytes(kRowsOfBlock) % kPanelAlignment == 0 || kBlocks == 1);
 
-  TANDEM_KERNEL Tiling TilingOf(const DeviceGemmArgs& args) {
-    return {(args.rows + kTile.rows - 1) / kTile.rows, (args.n + kTile.n - 1) / kTile.n,
-            (args.k + kTile.k - 1) / kTile.k};
+  TANDEM_KERNEL gemm::WgmmaTiling TilingOf(const DeviceGemmArgs& args) {
+    return gemm::TileProduct(kTile, args.rows, args.n, args.k);
+  }
+  // The tiles of y that this block computes are those of its cluster's walk, FirstTile + i · Step.
+  TANDEM_KERNEL int FirstTile() { return BlockX() / kBlocks; }
+  TANDEM_KERNEL int Step() { return GridX() / kBlocks; }
+  TANDEM_KERNEL gemm::TilePlace PlaceAt(int tile, const gemm::WgmmaTiling& tiling) {
+    gemm::TilePlace place = gemm::PlaceOfTile(tile, tiling.row_tiles, tiling.clusters_in_n);
+    if constexpr (kBlocks > 1) place.n_tile = place.n_tile * kBlocks + ClusterRank();
+    return place;
   }
   TANDEM_KERNEL char* StageOf(int stage) { return PanelMemory() + stage * kTile.operand_bytes(); }
   // Scales of x's rows in one group of k of a stage.
@@ -94,8 +103,15 @@ struct WgmmaRing {
     char* x = StageOf(stage) + kTile.panels() * PanelBytes(kTile.n);
 #pragma unroll
     for (int panel = 0; panel < kTile.panels(); ++panel) {
-      CopyPanel(x + panel * PanelBytes(kTile.rows), p.x, at.row_tile * kTile.rows,
-                i * kTile.k + panel * kPanelColumns, full);
+      const int row = at.row_tile * kTile.rows, column = i * kTile.k + panel * kPanelColumns;
+      char* to = x + panel * PanelBytes(kTile.rows);
+      if constexpr (kBlocks > 1) {
+        const int part = ClusterRank();
+        CopyPanelToBlocks((1u << kBlocks) - 1, to + part * PanelBytes(kRowsOfBlock), p.x,
+                          {row + part * kRowsOfBlock, column}, full);
+      } else {
+        CopyPanel(to, p.x, row, column, full);
+      }
     }
     if constexpr (kTile.groups() > 0) {
 #pragma unroll
@@ -110,19 +126,19 @@ struct WgmmaRing {
   // writes weights, so those of the first stages are on their way before the predecessor has ended.
   template <typename Params>
   TANDEM_KERNEL void CopyTiles(const Params& p) {
-    const Tiling tiling = TilingOf(p.args);
+    const gemm::WgmmaTiling tiling = TilingOf(p.args);
     PrefetchMap(p.w);
     PrefetchMap(p.x);
     if constexpr (kTile.groups() > 0) PrefetchMap(p.scales);
-    const gemm::TilePlace first = gemm::PlaceOfTile(BlockX(), tiling.row_tiles, tiling.n_tiles);
+    const gemm::TilePlace first = PlaceAt(FirstTile(), tiling);
     const int early = tiling.k_tiles < kTile.stages ? tiling.k_tiles : kTile.stages;
     for (int i = 0; i < early; ++i) CopyWeights(p, i, first, i);
     WaitForPredecessor();
     Cursor cursor;
-    for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
-      const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
+    for (int t = FirstTile(); t < tiling.clusters(); t += Step()) {
+      const gemm::TilePlace at = PlaceAt(t, tiling);
       for (int i = 0; i < tiling.k_tiles; ++i) {
-        if (t != BlockX() || i >= early) {
+        if (t != FirstTile() || i >= early) {
           // In the first round, the phase before the first counts as ended.
           WaitPhase(EmptyBarrier(cursor.stage), cursor.parity ^ 1);
           CopyWeights(p, cursor.stage, at, i);
@@ -133,10 +149,14 @@ struct WgmmaRing {
     }
   }
 
-  // Reports that a warp is done with a stage. REQUIRES: a SyncWarp follows the lanes' own reads of
-  // the stage, if there are any.
+  // Reports to all blocks of the cluster that a warp is done with a stage. REQUIRES: a SyncWarp
+  // follows the lanes' own reads of the stage, if there are any.
   TANDEM_KERNEL void Release(int stage) {
-    if (LaneIndex() == 0) Arrive(EmptyBarrier(stage));
+    if constexpr (kBlocks > 1) {
+      if (LaneIndex() < kBlocks) ArriveIn(LaneIndex(), EmptyBarrier(stage));
+    } else {
+      if (LaneIndex() == 0) Arrive(EmptyBarrier(stage));
+    }
   }
 
   // Stores the sums of a warpgroup's 64 columns. They are those of yᵀ: a thread has two rows of y
@@ -219,11 +239,15 @@ struct WgmmaRing {
       if (ThreadIndex() == 0) {
         for (int stage = 0; stage < kTile.stages; ++stage) {
           InitBarrier(FullBarrier(stage), 1);
-          InitBarrier(EmptyBarrier(stage), kTile.consumers() * kWarpgroupWarps);
+          InitBarrier(EmptyBarrier(stage), kBlocks * kTile.consumers() * kWarpgroupWarps);
         }
         FenceBarrierInit();
       }
-      SyncThreads();
+      if constexpr (kBlocks > 1) {
+        SyncCluster();  // no other block arrives or copies here before the barriers are ready
+      } else {
+        SyncThreads();
+      }
       const int warpgroup = WarpgroupIndex();
       if (warpgroup == kTile.consumers()) {
         GiveRegisters<kTile.copier_registers()>();
@@ -234,17 +258,23 @@ struct WgmmaRing {
         multiply(warpgroup);
         WaitForStores();
       }
+      // The last stages are released in all blocks, so none may end before the others are done.
+      if constexpr (kBlocks > 1) SyncCluster();
     }
   }
 };
 
 template <typename Kernel, gemm::WgmmaTile kTile>
 void LaunchRing(const typename Kernel::Params& params, DeviceStream& stream) {
-  const int64_t tiles = gemm::CountWgmmaTiles(kTile, params.args.rows, params.args.n);
-  const int64_t most = params.args.multiprocessors;
-  Launch<Kernel>({.x = static_cast<int>(tiles < most ? tiles : most),
+  const gemm::WgmmaTiling tiling =
+      gemm::TileProduct(kTile, params.args.rows, params.args.n, params.args.k);
+  const int64_t room = params.args.multiprocessors / kTile.cluster;
+  const int64_t most = room > 0 ? room : 1;
+  const int64_t clusters = tiling.clusters() < most ? tiling.clusters() : most;
+  Launch<Kernel>({.x = static_cast<int>(clusters) * kTile.cluster,
                   .threads = kTile.threads(),
-                  .shared_bytes = kTile.shared_bytes()},
+                  .shared_bytes = kTile.shared_bytes(),
+                  .cluster = kTile.cluster},
                  params, stream);
 }
 

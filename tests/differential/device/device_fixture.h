@@ -128,6 +128,18 @@ inline const auto kDeviceKindsWithHopper =
     ::testing::Values(DeviceKind::kEmulated, DeviceKind::kEmulatedHopper, DeviceKind::kCuda,
                       DeviceKind::kCudaPortable);
 
+// What y, [rows][n], holds before sums are added to it: another number at each place of a tile, so
+// that one of another row or column shows.
+inline float ResidualAt(int32_t row, int32_t column) {
+  return 0.03125f * static_cast<float>((row * 37 + column * 11) % 251 - 125);
+}
+inline std::vector<float> Residuals(int32_t rows, int32_t n) {
+  std::vector<float> y;
+  for (int32_t row = 0; row < rows; ++row)
+    for (int32_t column = 0; column < n; ++column) y.push_back(ResidualAt(row, column));
+  return y;
+}
+
 // x / sqrt(mean(x²) + eps) · weight in double.
 inline std::vector<double> Norm(const float* x, const float* weight, size_t size, double eps) {
   double squares = 0;

@@ -1,14 +1,17 @@
 // Goal: a kernel that starts before its predecessor has ended never sees, in the emulator, what
 // that one has not written yet, unless it waits; and it does not overwrite what that one still
-// reads. The products on Hopper start so, and give the bits that they give behind a finished
-// kernel.
+// reads. Products and attention on Hopper start so, and give the bits that they give behind a
+// finished kernel.
 #include <cstring>
 #include <vector>
 
 #include "device_fixture.h"
+#include "kernels/api/attention_schedule.h"
+#include "kernels/api/device_attention.h"
 #include "kernels/api/device_embed.h"
 #include "kernels/api/device_gemm.h"
 #include "kernels/api/device_rms_norm.h"
+#include "kernels/api/device_rope_kv.h"
 #include "kernels/cuda/simt/hopper.h"
 #include "kernels/cuda/simt/launch.h"
 
@@ -213,6 +216,117 @@ TEST_P(EarlyProductTest, HasTheBitsOfOneBehindAFinishedKernel) {
   for (int i = 0; i < 12; ++i) {
     const std::vector<float> y = run(false);
     ExpectSameBits(y.data(), expected.data(), y.size(), "run " + std::to_string(i));
+  }
+}
+
+// K and V of the batch's rows, and q, come from the kernel before attention, which may begin with
+// tokens before them. A generated row, one whose partitions are split and merged, and prompt rows
+// that begin within a sub-tile.
+class EarlyAttentionTest : public DeviceTest {
+ protected:
+  static constexpr int32_t kHeads = 4, kKvHeads = 2, kBlockTokens = 32, kTokens = 640;
+  static constexpr int32_t kRowsMax = 90;
+
+  // Attention of rows [begin, end) behind the kernel that writes their K, V and q.
+  struct Step {
+    int32_t head_dim = 0, begin = 0, end = 0;
+    DeviceBuffer qkv, cache, positions, slots, ones, zeros, tables, narrow, wide, merges, counts;
+    AttentionCounts launch;
+  };
+  Step Draw(int32_t head_dim, int32_t begin, int32_t end) {
+    const int32_t rows = end - begin;
+    const KvShape kv = {kKvHeads, head_dim, kBlockTokens};
+    Step step;
+    step.head_dim = head_dim;
+    step.begin = begin;
+    step.end = end;
+    step.qkv = Upload(Normal(static_cast<size_t>(rows * (kHeads + 2 * kKvHeads) * head_dim)));
+    step.cache = Upload(NormalBf16(kTokens / kBlockTokens * KvBlockBytes(kv) / 2));
+    std::vector<int32_t> positions, table;
+    std::vector<int64_t> slots;
+    for (int32_t i = begin; i < end; ++i) {
+      positions.push_back(i);
+      slots.push_back(i);
+    }
+    for (int32_t i = 0; i < kTokens / kBlockTokens; ++i) table.push_back(i);
+    const AttentionSchedule schedule = ScheduleAttention(
+        {kHeads, kKvHeads, 0, /*items_wanted=*/3, /*records_max=*/16}, {{0, rows, begin, 0}});
+    step.launch = {static_cast<int32_t>(schedule.narrow_items.size()),
+                   static_cast<int32_t>(schedule.wide_items.size()),
+                   static_cast<int32_t>(schedule.merges.size())};
+    step.positions = Upload(positions);
+    step.slots = Upload(slots);
+    const size_t angles = static_cast<size_t>(kTokens * head_dim / 2);
+    step.ones = Upload(std::vector<float>(angles, 1.0f));
+    step.zeros = Upload(std::vector<float>(angles, 0.0f));
+    step.tables = Upload(table);
+    step.narrow = Upload(schedule.narrow_items);
+    step.wide = Upload(schedule.wide_items);
+    step.merges = Upload(schedule.merges);
+    step.counts = Upload(std::vector<AttentionCounts>{step.launch});
+    return step;
+  }
+
+  std::vector<Bf16Bits> Run(const Step& step, bool wait) {
+    const int32_t rows = step.end - step.begin;
+    const KvShape kv = {kKvHeads, step.head_dim, kBlockTokens};
+    const size_t size = static_cast<size_t>(rows * kHeads * step.head_dim);
+    const DeviceBuffer q = Poisoned(size * sizeof(Bf16Bits)),
+                       out = Poisoned(size * sizeof(Bf16Bits)),
+                       records = Poisoned(static_cast<size_t>(16 * kHeads * (step.head_dim + 2)) *
+                                          sizeof(float)),
+                       region = Poisoned(step.cache.bytes());
+    stream().CopyWithin(region.data(), step.cache.data(), step.cache.bytes());
+    DeviceRopeKvArgs rope;
+    rope.qkv = step.qkv.as<float>();
+    rope.rows = rows;
+    rope.num_heads = kHeads;
+    rope.positions = step.positions.as<int32_t>();
+    rope.cos = step.ones.as<float>();
+    rope.sin = step.zeros.as<float>();
+    rope.slots = step.slots.as<int64_t>();
+    rope.layer = {kv, region.data(), static_cast<int64_t>(KvBlockBytes(kv))};
+    rope.q = q.as<Bf16Bits>();
+    ops().rope_kv(rope, stream());
+    if (wait) {
+      EXPECT_TRUE(stream().Synchronize().ok());
+    }
+    DeviceAttentionArgs args;
+    args.q = q.as<Bf16Bits>();
+    args.num_heads = kHeads;
+    args.scale = 0.125f;
+    args.layer = rope.layer;
+    args.tables = step.tables.as<int32_t>();
+    args.narrow_items = step.narrow.as<AttentionItem>();
+    args.wide_items = step.wide.as<AttentionItem>();
+    args.merges = step.merges.as<AttentionMerge>();
+    args.counts = step.counts.as<AttentionCounts>();
+    args.launch = step.launch;
+    args.multiprocessors = 2;
+    args.records = records.as<float>();
+    args.out = out.as<Bf16Bits>();
+    ops().attention(args, stream());
+    return Download<Bf16Bits>(out, size);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, EarlyAttentionTest,
+                         ::testing::Values(DeviceKind::kEmulatedHopper, DeviceKind::kCuda),
+                         DeviceName);
+
+TEST_P(EarlyAttentionTest, HasTheBitsOfOneBehindAFinishedKernel) {
+  const int32_t prompt = Uniform(10, 200);
+  struct Case {
+    int32_t head_dim, begin, end;
+  };
+  for (const Case& of : {Case{64, 600, 601}, Case{128, 63, 64}, Case{64, 64, 65},
+                         Case{64, prompt, prompt + kRowsMax}}) {
+    const Step step = Draw(of.head_dim, of.begin, of.end);
+    const std::vector<Bf16Bits> expected = Run(step, true);
+    for (int i = 0; i < 6; ++i) {
+      const std::vector<Bf16Bits> out = Run(step, false);
+      ExpectSameBits(out.data(), expected.data(), out.size(),
+                     "rows from " + std::to_string(step.begin) + ", run " + std::to_string(i));
+    }
   }
 }
 

@@ -31,7 +31,7 @@ class DeviceGemmTest : public DeviceTest {
     const DeviceBuffer dx = Upload(x), dw = Upload(w);
     const size_t size = static_cast<size_t>(shape.rows) * static_cast<size_t>(shape.n);
     const DeviceBuffer y =
-        options.add ? Upload(std::vector<float>(size, 0.5f)) : Poisoned(size * sizeof(float));
+        options.add ? Upload(Residuals(shape.rows, shape.n)) : Poisoned(size * sizeof(float));
     std::vector<float> ramp(static_cast<size_t>(shape.n));
     for (size_t i = 0; i < ramp.size(); ++i) ramp[i] = 0.25f * static_cast<float>(i % 7);
     const DeviceBuffer bias = Upload(ramp);
@@ -64,7 +64,7 @@ class DeviceGemmTest : public DeviceTest {
           magnitude += std::abs(product);
         }
         if (options.bias) sum += 0.25 * (n % 7);
-        if (options.add) sum += 0.5;
+        if (options.add) sum += ResidualAt(m, n);
         // Tensor cores may truncate where they align addends: two units a sum.
         const double tolerance = 2 * kUnit * (shape.k + 4) * (magnitude + 2);
         ASSERT_NEAR(y[static_cast<size_t>(m * shape.n + n)], sum, tolerance)
@@ -110,26 +110,30 @@ INSTANTIATE_TEST_SUITE_P(All, HopperGemmTest,
                          ::testing::Values(DeviceKind::kEmulatedHopper, DeviceKind::kCuda),
                          DeviceName);
 
-// Each tile of Hopper's kernel by a number of rows and multiprocessors that pick it, for 130
-// columns; a block walks several tiles where there is one multiprocessor, going round the stages.
+// Each tile of Hopper's kernel by a number of rows, columns and multiprocessors that pick it; a
+// block walks several tiles where there is one multiprocessor, going round the stages.
 TEST_P(HopperGemmTest, ARowHasTheSameBitsInEveryTile) {
   const int32_t n = 130, k = 8 * Uniform(66, 130), rows = 260;
+  const int32_t few = 120;  // an odd number of wide tiles: clusters of two would have one too many
   const std::vector<Bf16Bits> w = NormalBf16(static_cast<size_t>(n * k));
   const std::vector<Bf16Bits> x = NormalBf16(static_cast<size_t>(rows * k));
   struct Choice {
-    int32_t rows, multiprocessors;
+    int32_t rows, multiprocessors, columns = n;
   };
   const std::vector<float> alone = Run({1, n, k}, x, w, {.multiprocessors = 1});
   std::set<int> tiles;
-  for (const Choice& choice : {Choice{8, 1}, Choice{13, 2}, Choice{31, 1}, Choice{64, 1000},
-                               Choice{100, 4}, Choice{100, 2}, Choice{rows, 2}}) {
-    tiles.insert(gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, choice.rows, n, choice.multiprocessors));
+  for (const Choice& choice :
+       {Choice{8, 1}, Choice{13, 2}, Choice{31, 1}, Choice{64, 1000}, Choice{100, 4},
+        Choice{100, 2}, Choice{rows, 2}, Choice{100, 1, few}, Choice{rows, 1, few}}) {
+    tiles.insert(gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, choice.rows, choice.columns,
+                                       choice.multiprocessors));
     // The row that was alone comes last.
     std::vector<Bf16Bits> part(x.begin() + k, x.begin() + choice.rows * k);
     part.insert(part.end(), x.begin(), x.begin() + k);
     const std::vector<float> y =
-        Run({choice.rows, n, k}, part, w, {.multiprocessors = choice.multiprocessors});
-    ExpectSameBits(y.data() + (choice.rows - 1) * n, alone.data(), alone.size(),
+        Run({choice.rows, choice.columns, k}, part, w, {.multiprocessors = choice.multiprocessors});
+    ExpectSameBits(y.data() + (choice.rows - 1) * choice.columns, alone.data(),
+                   static_cast<size_t>(choice.columns),
                    "last of " + std::to_string(choice.rows) + " rows");
   }
   EXPECT_EQ(tiles.size(), size_t{gemm::kNumWgmmaTiles}) << "a tile is not tested";
@@ -159,7 +163,11 @@ TEST(WgmmaTile, IsChosenByShapeAndFitsHopper) {
   EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 64, 4096, 132)].rows, 64);
   EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 128, 4096, 132)].rows, 64)
       << "wider tiles would leave multiprocessors idle";
-  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 2048, 4096, 132)].rows, 256);
+  const gemm::WgmmaTile& wide =
+      gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 2048, 4096, 132)];
+  EXPECT_TRUE(wide.rows == 256 && wide.cluster == 2);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 20480, 384, 132)].cluster, 1)
+      << "every second cluster would have a block beyond the last column";
   for (const gemm::WgmmaTile& tile : gemm::kWgmmaTiles) {
     EXPECT_LE(tile.shared_bytes(), size_t{227} << 10);
     EXPECT_EQ(tile.n % 64, 0);
@@ -169,7 +177,7 @@ TEST(WgmmaTile, IsChosenByShapeAndFitsHopper) {
     EXPECT_EQ(tile.k % 64, 0);
     EXPECT_GE(tile.stages, 3);
     // Panels lie on multiples of 1024 bytes.
-    EXPECT_EQ(tile.rows * 128 % 1024, 0);
+    EXPECT_EQ(tile.rows / tile.cluster * 128 % 1024, 0);
     if (tile.consumers() > 1) {
       EXPECT_LE(128 * (tile.copier_registers() + 2 * tile.consumer_registers()), 64 << 10);
       // What the accumulators leave for everything else.

@@ -98,7 +98,7 @@ class QuantisedGemmTest : public DeviceTest {
     if (ActivationGroup(w.type) > 0) rounded = Quantise(x, rows, w.k, w.type);
     const size_t size = static_cast<size_t>(rows) * static_cast<size_t>(w.n);
     const DeviceBuffer y =
-        options.add ? Upload(std::vector<float>(size, 0.5f)) : Poisoned(size * sizeof(float));
+        options.add ? Upload(Residuals(rows, w.n)) : Poisoned(size * sizeof(float));
     std::vector<float> bias_values;
     for (int32_t n = 0; n < w.n; ++n) bias_values.push_back(BiasOf(n));
     const DeviceBuffer bias = Upload(bias_values);
@@ -202,7 +202,7 @@ class QuantisedGemmTest : public DeviceTest {
         }
         Expected expected = SumOf(type, products);
         if (options.bias) expected.sum += BiasOf(n);
-        if (options.add) expected.sum += 0.5;
+        if (options.add) expected.sum += ResidualAt(m, n);
         ASSERT_NEAR(y[static_cast<size_t>(m * shape.n + n)], expected.sum, expected.tolerance)
             << DeviceWeightTypeName(type) << " row " << m << " column " << n << " of " << shape.rows
             << "x" << shape.n << "x" << shape.k;

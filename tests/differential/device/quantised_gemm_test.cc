@@ -65,7 +65,7 @@ TEST_P(QuantisedGemmTest, Int8HasTheBitsOfTheCpus) {
     const auto packed = aligned(cpu.packed_bytes(matrix));
     cpu.pack_rows({matrix, 0, shape.n, w.drawn.data(), packed.get(), nullptr});
     const auto scratch = aligned(GemmScratchBytes(shape.rows, shape.k));
-    std::vector<float> floats, bias, expected(y.size(), 0.5f);
+    std::vector<float> floats, bias, expected = Residuals(shape.rows, shape.n);
     for (Bf16Bits value : x) floats.push_back(FromBf16(value));
     for (int32_t n = 0; n < shape.n; ++n) bias.push_back(BiasOf(n));
     GemmArgs args;

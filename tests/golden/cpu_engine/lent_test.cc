@@ -4,93 +4,24 @@
 // sequences. The lent blocks are poisoned at the debtor, so it cannot have read them. A creditor
 // that does not answer fails its slice and no other.
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <map>
-#include <random>
 
 #include "kernels/api/backend.h"
-#include "nlohmann/json.hpp"
-#include "tests/golden/cpu_engine/answer.h"
-#include "tests/golden/cpu_engine/engine_driver.h"
+#include "tests/golden/cpu_engine/lent_fixture.h"
 
 namespace tandem::engine {
 namespace {
 
-constexpr int64_t kBlocks = 400;
-constexpr int64_t kOutputTokens = 6;
-
-// Answers from the arenas of other engines, at once.
-class LocalCreditors final : public RemoteAttention {
- public:
-  struct Loan {
-    PartialAttention* attention = nullptr;
-    UnitSpan units;
-    std::vector<BlockId> blocks;
-    bool silent = false;
-  };
-  std::map<LoanId, Loan> loans;
-  int64_t questions = 0;
-
-  void Ask(absl::Span<RemotePart>) override {}
-  void Collect(absl::Span<RemotePart> parts) override {
-    for (RemotePart& part : parts) {
-      const Loan& loan = loans.at(part.lent.loan);
-      if (loan.silent) {
-        part.status = absl::DeadlineExceededError("silent");
-        continue;
-      }
-      ++questions;
-      std::vector<float> q;
-      for (int32_t row = 0; row < part.num_rows; ++row)
-        q.insert(q.end(), part.q + row * part.q_stride,
-                 part.q + row * part.q_stride + part.q_floats);
-      part.status = loan.attention->Compute({.layer = part.layer,
-                                             .units = part.lent.units,
-                                             .blocks = loan.blocks,
-                                             .num_rows = part.num_rows,
-                                             .first_position = part.first_position,
-                                             .q = q},
-                                            part.answer);
-    }
-  }
-};
-
-class LentTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
+class LentTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>>,
+                 public LentFixture {
  protected:
   void SetUp() override {
-    seed_ = std::random_device()();
-    random_.seed(seed_);
-    std::cout << "seed " << seed_ << "\n";
     kernels::IsaClass isa = kernels::IsaClass::kRef;
     ASSERT_TRUE(kernels::ParseIsaClass(std::get<1>(GetParam()), &isa));
     if (kernels::FindBackend(isa) == nullptr) GTEST_SKIP() << kernels::WhyMissing(isa);
-    OpenWithLongContext(std::get<0>(GetParam()));
-    debtor_ = NewEngine();
-    for (int i = 0; i < 2; ++i) {
-      creditors_.push_back(NewEngine());
-      attention_.push_back(creditors_.back()->NewPartialAttention());
-    }
-    debtor_->SetRemoteAttention(&peers_);
+    Open(std::get<0>(GetParam()));
   }
 
-  // The tiny checkpoints have contexts of 256 tokens, one unit.
-  void OpenWithLongContext(const std::string& name) {
-    const std::filesystem::path from = testing::GoldenPath("tiny/" + name);
-    folder_ =
-        std::filesystem::path(::testing::TempDir()) / ("lent_" + name + std::to_string(::getpid()));
-    std::filesystem::remove_all(folder_);
-    std::filesystem::copy(from, folder_, std::filesystem::copy_options::recursive);
-    nlohmann::json config;
-    std::ifstream(from / "config.json") >> config;
-    config["max_position_embeddings"] = 8192;
-    std::ofstream(folder_ / "config.json") << config;
-    ASSERT_OK_AND_ASSIGN(checkpoint_, model::Checkpoint::Open(folder_.string()));
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::unique_ptr<Engine> NewEngine() {
+  std::unique_ptr<Engine> NewEngine() override {
     CpuEngineOptions options;
     options.isa = std::get<1>(GetParam());
     options.threads = 1;
@@ -100,85 +31,21 @@ class LentTest : public ::testing::TestWithParam<std::tuple<const char*, const c
     return *std::move(engine);
   }
 
-  DrivenSequence NewSequence(int64_t prompt_tokens, int32_t first_block) {
-    DrivenSequence sequence;
-    sequence.prompt_tokens = prompt_tokens;
-    for (int64_t i = 0; i < prompt_tokens; ++i)
-      sequence.tokens.push_back(static_cast<TokenId>(random_() % 144));
-    sequence.sampling.temperature = 0.9;
-    sequence.sampling.seed = random_();
-    sequence.sampling.logprobs = 2;
-    sequence.blocks = TakeBlocks(debtor_->spec(), first_block, prompt_tokens + kOutputTokens);
-    return sequence;
+  void Move(Engine& debtor, BlockId from, Engine& creditor, BlockId to, int layer) override {
+    const auto bytes = debtor.arena().Block(layer, from);
+    std::memcpy(creditor.arena().Block(layer, to).data(), bytes.data(), bytes.size());
+    // Layers with a window read theirs here; it ends behind the lent units, so they do not notice.
+    std::memset(bytes.data(), 0xff, bytes.size());
   }
-
-  // Moves units [first, end) to a creditor, at other block ids, and poisons the debtor's copies.
-  void Lend(DrivenSequence& sequence, RemoteKv& remote, UnitSpan units, size_t creditor) {
-    const kv::BlockLayout& layout = debtor_->spec().layout;
-    const int32_t per_unit = debtor_->spec().unit_tokens / layout.block_tokens;
-    const LoanId id(next_loan_++);
-    LocalCreditors::Loan& loan = peers_.loans[id];
-    loan.attention = attention_[creditor].get();
-    for (int32_t i = units.first * per_unit; i < units.end * per_unit; ++i) {
-      const BlockId to(static_cast<int32_t>(kBlocks) - 1 - next_block_++);
-      BlockId& from = sequence.blocks[static_cast<size_t>(i)];
-      for (int layer = 0; layer < layout.num_layers; ++layer) {
-        const auto bytes = debtor_->arena().Block(layer, from);
-        std::memcpy(creditors_[creditor]->arena().Block(layer, to).data(), bytes.data(),
-                    bytes.size());
-        // Layers with a window read theirs here; it ends behind the lent units, so they do not
-        // notice.
-        std::memset(bytes.data(), 0xff, bytes.size());
-      }
-      loan.blocks.push_back(to);
-      from = kNoBlock;
-    }
-    loan.units = units;
-    remote.lent.push_back({id, units});
-  }
-
-  // Computes the prompt in chunks, and lends as `lend(computed)` says before each, then generates.
-  template <typename LendFn>
-  Answer Run(DrivenSequence sequence, int64_t chunk, const LendFn& lend) {
-    Answer answer;
-    RemoteKv remote;
-    for (int64_t outputs = 0; outputs < kOutputTokens;) {
-      lend(sequence, remote);
-      const int64_t left = static_cast<int64_t>(sequence.tokens.size()) - sequence.computed;
-      SequenceSlice slice = SliceOf(sequence, std::min(chunk, left));
-      if (!remote.lent.empty()) slice.remote = &remote;
-      const auto result = debtor_->Step(absl::MakeConstSpan(&slice, 1), [](int) {});
-      EXPECT_OK(result.status());
-      EXPECT_OK(remote.failure);
-      if (!result.ok()) return answer;
-      sequence.computed += slice.num_new;
-      if (!slice.sample) continue;
-      answer.Add(result->at(0));
-      sequence.tokens.push_back(result->at(0).token);
-      ++outputs;
-    }
-    return answer;
-  }
-
-  uint32_t seed_ = 0;
-  std::mt19937_64 random_;
-  std::filesystem::path folder_;
-  std::unique_ptr<model::Checkpoint> checkpoint_;
-  std::unique_ptr<Engine> debtor_;
-  std::vector<std::unique_ptr<Engine>> creditors_;
-  std::vector<std::unique_ptr<PartialAttention>> attention_;
-  LocalCreditors peers_;
-  uint64_t next_loan_ = 1;
-  int32_t next_block_ = 0;
 };
 
 constexpr auto kKeepAll = [](DrivenSequence&, RemoteKv&) {};
 
 TEST_P(LentTest, GeneratedRowsKeepTheirBits) {
   const DrivenSequence sequence = NewSequence(300 + static_cast<int64_t>(random_() % 700), 0);
-  const Answer expected = Run(sequence, 512, kKeepAll);
+  const Answer expected = RunSequence(sequence, 512, kKeepAll);
   const int32_t units = static_cast<int32_t>((sequence.prompt_tokens - 40) / 256);
-  const Answer lent = Run(sequence, 512, [&](DrivenSequence& s, RemoteKv& remote) {
+  const Answer lent = RunSequence(sequence, 512, [&](DrivenSequence& s, RemoteKv& remote) {
     if (s.computed == s.prompt_tokens && remote.lent.empty()) Lend(s, remote, {0, units}, 0);
   });
   ExpectSame(lent, expected, "lent " + std::to_string(units) + " units");
@@ -187,9 +54,9 @@ TEST_P(LentTest, GeneratedRowsKeepTheirBits) {
 
 TEST_P(LentTest, PromptRowsAndGroupsKeepTheirBits) {
   const DrivenSequence sequence = NewSequence(4700, 0);
-  const Answer expected = Run(sequence, 512, kKeepAll);
+  const Answer expected = RunSequence(sequence, 512, kKeepAll);
   // The first group goes to one creditor in three loans, the tokens after it to another.
-  const Answer lent = Run(sequence, 96, [&](DrivenSequence& s, RemoteKv& remote) {
+  const Answer lent = RunSequence(sequence, 96, [&](DrivenSequence& s, RemoteKv& remote) {
     const int32_t next = remote.lent.empty() ? 0 : remote.lent.back().units.end;
     if (next == 0 && s.computed > 1 * 256 + 40) Lend(s, remote, {0, 1}, 0);
     if (next == 1 && s.computed > 7 * 256 + 40) Lend(s, remote, {1, 7}, 1);
@@ -201,8 +68,8 @@ TEST_P(LentTest, PromptRowsAndGroupsKeepTheirBits) {
 
 TEST_P(LentTest, AWholeGroupUnderOneLoanKeepsItsBits) {
   const DrivenSequence sequence = NewSequence(4500, 0);
-  const Answer expected = Run(sequence, 512, kKeepAll);
-  const Answer lent = Run(sequence, 512, [&](DrivenSequence& s, RemoteKv& remote) {
+  const Answer expected = RunSequence(sequence, 512, kKeepAll);
+  const Answer lent = RunSequence(sequence, 512, [&](DrivenSequence& s, RemoteKv& remote) {
     if (s.computed == s.prompt_tokens && remote.lent.empty()) Lend(s, remote, {0, 16}, 0);
   });
   ExpectSame(lent, expected, "a group of 16 units");
@@ -210,7 +77,7 @@ TEST_P(LentTest, AWholeGroupUnderOneLoanKeepsItsBits) {
 
 TEST_P(LentTest, ASilentCreditorFailsItsSliceAlone) {
   DrivenSequence borrower = NewSequence(400, 0), other = NewSequence(77, 40);
-  const Answer expected = Run(other, 512, kKeepAll);
+  const Answer expected = RunSequence(other, 512, kKeepAll);
   for (DrivenSequence* sequence : {&borrower, &other})
     ASSERT_OK(ComputeRest(debtor_.get(), sequence, 512).status());
   borrower.computed -= 1;  // both compute their last row again, and sample

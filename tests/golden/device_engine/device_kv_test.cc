@@ -71,6 +71,30 @@ class DeviceKvTest : public ::testing::Test {
   std::unique_ptr<DeviceKv> kv_;
 };
 
+TEST_F(DeviceKvTest, BlocksBesideAStepAreFetchedOnceAndOnlyIfTheyArrived) {
+  Arrive();
+  const std::vector<BlockId> asked = {BlockId(9), BlockId(3), BlockId(5)};
+  kernels::emulated::DamageCopies(*device_, 1, kBlockBytes);  // the first is made again
+  ASSERT_OK(kv_->FetchBlocks(asked));
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (const int64_t block : {3, 9}) EXPECT_TRUE(Same(layer, block)) << block;
+    for (const int64_t block : {4, 5}) EXPECT_FALSE(Same(layer, block)) << block;
+  }
+  // They lie on the device now. Another arrival is copied again.
+  kv_->arena().Block(0, BlockId(3))[0] ^= std::byte{1};
+  ASSERT_OK(kv_->FetchBlocks(asked));
+  EXPECT_FALSE(Same(0, 3));
+  kv_->arena().MarkArrived(BlockId(3));
+  ASSERT_OK(kv_->FetchBlocks(asked));
+  EXPECT_TRUE(Same(0, 3));
+  kv_->arena().MarkArrived(BlockId(3));
+  // Both layers' copies are under way when the first is made again.
+  kernels::emulated::DamageCopies(*device_, 3, kBlockBytes);
+  EXPECT_EQ(kv_->FetchBlocks(asked).code(), absl::StatusCode::kDataLoss);
+  ASSERT_OK(kv_->FetchBlocks(asked));  // it still counts as arrived
+  EXPECT_TRUE(Same(0, 3) && Same(1, 3));
+}
+
 TEST_F(DeviceKvTest, MirrorsBlocksOfALayer) {
   ASSERT_OK(kv_->Mirror(1, {BlockId(2), BlockId(3), BlockId(7)}, *ready_));
   for (int64_t block = 0; block < kBlocks; ++block) {

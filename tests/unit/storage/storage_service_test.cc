@@ -1,0 +1,70 @@
+// Goal: blocks that are read back are brought to where an engine reads them before the node hears
+// of them, and only those that were read.
+#include "common/storage/storage_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <variant>
+#include <vector>
+
+#include "common/base/bounded_queue.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::storage {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+kv::BlockHash Hash(uint64_t n) { return {n * 0x9e3779b97f4a7c15u, n}; }
+
+class StorageServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    kv::BlockLayout layout;
+    layout.num_layers = 2;
+    layout.block_tokens = 16;
+    layout.layer_block_bytes = 640;
+    ASSERT_OK_AND_ASSIGN(arena_, kv::BlockArena::Create(layout, 8));
+    ASSERT_OK_AND_ASSIGN(
+        auto file,
+        BlockFile::Open(
+            {.path = "", .contents = "model a", .block_bytes = 2 * 640, .bytes_max = 1 << 20}));
+    service_ = std::make_unique<StorageService>(
+        std::move(file), *arena_,
+        [this](absl::Span<const BlockId> blocks) {
+          brought_.assign(blocks.begin(), blocks.end());
+          EXPECT_EQ(events_.size(), size_t{0}) << "the event came first";
+        },
+        [this](StorageEvent event) { events_.Push(std::move(event)); });
+  }
+  StorageEvent Next() { return *events_.Pop(absl::InfiniteDuration()); }
+
+  std::unique_ptr<kv::BlockArena> arena_;
+  std::vector<BlockId> brought_;  // by the last load
+  BoundedQueue<StorageEvent> events_{16};
+  std::unique_ptr<StorageService> service_;
+};
+
+TEST_F(StorageServiceTest, BringsWhatItReadBeforeItSaysSo) {
+  for (int layer = 0; layer < 2; ++layer)
+    std::memset(arena_->Block(layer, BlockId(1)).data(), 7 + layer, 640);
+  service_->Submit(SaveBlock{{Hash(1), BlockId(1)}});
+  EXPECT_OK(std::get<BlockSaved>(Next()).status);
+  service_->Submit(LoadBlocks{LoadId(1), {{Hash(1), BlockId(5)}, {Hash(2), BlockId(6)}}});
+  const BlocksLoaded loaded = std::get<BlocksLoaded>(Next());
+  EXPECT_EQ(loaded.loaded, 1);
+  EXPECT_THAT(loaded.removed, ElementsAre(Hash(2)));
+  EXPECT_THAT(brought_, ElementsAre(BlockId(5)));
+  EXPECT_TRUE(arena_->TakeArrived(BlockId(5)));
+  EXPECT_FALSE(arena_->TakeArrived(BlockId(6)));
+  EXPECT_EQ(arena_->Block(1, BlockId(5))[9], std::byte{8});
+  service_->Submit(LoadBlocks{LoadId(2), {{Hash(3), BlockId(2)}}});
+  EXPECT_EQ(std::get<BlocksLoaded>(Next()).loaded, 0);
+  EXPECT_THAT(brought_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace tandem::storage
