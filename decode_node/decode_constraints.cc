@@ -9,16 +9,17 @@
 namespace tandem::decode_node {
 
 absl::StatusOr<request::FinishReason> DecodeCore::Append(Leg& leg, TokenId token) {
-  scheduler_.AppendToken(leg.sequence, token);
+  const node::Sequence& sequence = scheduler_.AppendToken(leg.sequence, token);
   ++leg.output_tokens;
+  if (!sequence.input.matcher.has_value()) return ReasonToFinish(leg, sequence, Progress::kReady);
   ASSIGN_OR_RETURN(const Progress progress, scheduler_.AdvanceConstraint(leg.sequence, token));
-  return ReasonToFinish(leg, progress);
+  return ReasonToFinish(leg, sequence, progress);
 }
 
-request::FinishReason DecodeCore::ReasonToFinish(const Leg& leg, Progress progress) const {
+request::FinishReason DecodeCore::ReasonToFinish(const Leg& leg, const node::Sequence& sequence,
+                                                 Progress progress) const {
   if (progress == Progress::kLater) return request::FinishReason::kNone;
   if (progress == Progress::kWhole) return request::FinishReason::kStop;
-  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
   const request::FinishReason reason = request::CheckStop(
       sequence.input.stop, sequence.input.eos_token_ids, sequence.tokens.back(), leg.output_tokens);
   if (reason != request::FinishReason::kNone) return reason;
@@ -36,7 +37,8 @@ void DecodeCore::FollowConstraints() {
       FailForConstraint(leg, settled.progress.status());
       continue;
     }
-    const request::FinishReason reason = ReasonToFinish(leg->second, *settled.progress);
+    const request::FinishReason reason =
+        ReasonToFinish(leg->second, scheduler_.Get(settled.id), *settled.progress);
     if (reason != request::FinishReason::kNone) Finish(leg, reason);
   }
 }

@@ -395,9 +395,8 @@ absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time now) {
 void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                             absl::Time now) {
   scheduler_.meter().Stop(result.ok(), now);
-  const node::StepResult step = scheduler_.FinishStep(result);
+  const node::StepResult& step = scheduler_.FinishStep(result);
   ledger_.counters().set_steps(ledger_.counters().steps() + 1);
-  node::TokenBatch tokens;
   std::vector<std::pair<Legs::iterator, request::FinishReason>> finished;
   for (const node::StepOutcome& outcome : step.outcomes) {
     const auto found = by_sequence_.find(outcome.id);
@@ -428,7 +427,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
       sources.set_computed(sequence.prompt_tokens - held - leg.received_tokens);
       SendInstalled(*it, sources, nullptr);
     }
-    tokens.Add(it->first.router, leg.wire, node::ToWire(outcome.token, leg.output_tokens));
+    ledger_.AddToken(it->first.router, leg.wire, outcome.token, leg.output_tokens);
     ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
     const auto reason = Append(leg, outcome.token.token);
     if (!reason.ok()) {
@@ -437,7 +436,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
       finished.emplace_back(it, *reason);
     }
   }
-  ledger_.Send(std::move(tokens));
+  ledger_.SendTokens();
   for (const auto& [it, reason] : finished) Finish(it, reason);
 }
 

@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "common/node/borrower.h"
 #include "common/node/lender.h"
@@ -71,10 +72,13 @@ class DecodeCore final : public node::NodeCore {
   void OnLayerDone(int) override {}
   void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                   absl::Time now) override;
-  node::NodeActions TakeActions() override {
+  using node::NodeCore::TakeActions;
+  void TakeActions(node::NodeActions& actions) override {
+    if (!stored_blocks_.enabled() && !scheduler_.has_block_events()) return ledger_.Take(actions);
     const auto changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
-    return ledger_.Take(changes.memory, changes.on_disk);
+    ledger_.Take(changes.memory, changes.on_disk, actions);
   }
+  void Recycle(v1::NodeEvent&& event) override { ledger_.Recycle(std::move(event)); }
   v1::NodeLoad load() const override;
   int64_t blocks_lendable() const override { return borrower_.blocks_lendable(); }
   std::vector<kv::BlockOwners::Counts> owner_counts() const override {
@@ -157,7 +161,8 @@ class DecodeCore final : public node::NodeCore {
   // SequenceScheduler::AdvanceConstraint.
   absl::StatusOr<request::FinishReason> Append(Leg& leg, TokenId token);
   // Whether and why the last token of an answer was the last, when its constraint has read it.
-  request::FinishReason ReasonToFinish(const Leg& leg, Progress progress) const;
+  request::FinishReason ReasonToFinish(const Leg& leg, const node::Sequence& sequence,
+                                       Progress progress) const;
   // Ends the legs whose constraints have found an end or a fault in what was read late.
   void FollowConstraints();
   // Ends the leg of a request that no node can continue.
@@ -178,7 +183,7 @@ class DecodeCore final : public node::NodeCore {
   // Bound: --max-sequences and 1,024 waiting.
   Legs legs_;
   // Bound: one for each leg.
-  std::map<SequenceId, Legs::iterator> by_sequence_;
+  absl::flat_hash_map<SequenceId, Legs::iterator> by_sequence_;
   // Bound: leases_max (4,096).
   std::map<LeaseId, Legs::iterator> by_lease_;
   // Bound: the pool's blocks: each holds some.

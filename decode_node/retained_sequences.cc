@@ -98,9 +98,9 @@ void RetainedSequences::Push(const Entry& retained, const v1::Prefill& command,
   tokens.set_cached(command.sequence().prompt_size());
   ledger_.Transfer(transfer::FinishExport{.export_id = id, .first_token = next, .tokens = tokens});
   ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
-  node::TokenBatch batch;
-  batch.Add(retained.key.router, command.leg(), next);
-  ledger_.Send(std::move(batch));
+  v1::NodeEvent first_token;
+  node::AddToken(command.leg(), next, *first_token.mutable_tokens());
+  ledger_.Send(retained.key.router, std::move(first_token));
   v1::NodeEvent event;
   *event.mutable_prefill_finished()->mutable_leg() = command.leg();
   *event.mutable_prefill_finished()->mutable_tokens() = tokens;

@@ -342,10 +342,9 @@ void PrefillCore::OnLayerDone(int layer) {
 void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                              absl::Time now) {
   scheduler_.meter().Stop(result.ok(), now);
-  const node::StepResult step = scheduler_.FinishStep(result);
+  const node::StepResult& step = scheduler_.FinishStep(result);
   ledger_.counters().set_steps(ledger_.counters().steps() + 1);
   pushes_.clear();
-  node::TokenBatch tokens;
   std::vector<std::pair<node::RouterKey, v1::NodeEvent>> finished;
   for (const node::StepOutcome& outcome : step.outcomes) {
     const auto found = by_sequence_.find(outcome.id);
@@ -359,23 +358,22 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
     ledger_.SendScores(exported.owner->router, exported.wire, outcome);
     if (outcome.sampled) {
       const Exports::iterator it = found->second;
-      finished.push_back(Finish(it, outcome.token, tokens));
+      finished.push_back(Finish(it, outcome.token));
       if (TANDEM_MUTATED(kExportUnpinnedEarly)) EndExport(it);
     }
   }
-  ledger_.Send(std::move(tokens));
+  ledger_.SendTokens();
   for (auto& [router, event] : finished) ledger_.Send(router, std::move(event));
 }
 
 // The whole prompt is computed and its last blocks are being sent.
 std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator it,
-                                                              const engine::SampledToken& token,
-                                                              node::TokenBatch& tokens) {
+                                                              const engine::SampledToken& token) {
   const Export& exported = it->second;
   const node::RouterKey router = exported.owner->router;
   const node::Sequence& sequence = scheduler_.Get(exported.sequence);
   const v1::GeneratedToken first = node::ToWire(token, sequence.input.delivered_tokens);
-  tokens.Add(router, exported.wire, first);
+  ledger_.AddToken(router, exported.wire, token, sequence.input.delivered_tokens);
   ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
   v1::NodeEvent event;
   v1::PrefillFinished& finished = *event.mutable_prefill_finished();

@@ -65,10 +65,13 @@ class PrefillCore final : public node::NodeCore {
   void OnLayerDone(int layer) override;
   void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                   absl::Time now) override;
-  node::NodeActions TakeActions() override {
+  using node::NodeCore::TakeActions;
+  void TakeActions(node::NodeActions& actions) override {
+    if (!stored_blocks_.enabled() && !scheduler_.has_block_events()) return ledger_.Take(actions);
     const auto changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
-    return ledger_.Take(changes.memory, changes.on_disk);
+    ledger_.Take(changes.memory, changes.on_disk, actions);
   }
+  void Recycle(v1::NodeEvent&& event) override { ledger_.Recycle(std::move(event)); }
   v1::NodeLoad load() const override;
   int64_t blocks_lendable() const override { return 0; }
   std::vector<kv::BlockOwners::Counts> owner_counts() const override {
@@ -141,10 +144,9 @@ class PrefillCore final : public node::NodeCore {
   // Reports LegFailed and abandons the export. `lease_stands`: what was pushed is correct, so
   // another sender may continue.
   void Fail(Exports::iterator it, const absl::Status& status, bool lease_stands);
-  // Adds the first token to `tokens`; returns what the router is told after it.
+  // Adds the first token to those of the step; returns what the router is told after it.
   std::pair<node::RouterKey, v1::NodeEvent> Finish(Exports::iterator it,
-                                                   const engine::SampledToken& token,
-                                                   node::TokenBatch& tokens);
+                                                   const engine::SampledToken& token);
   // The export is over: releases its sequence.
   void EndExport(Exports::iterator it);
   // Fills pushes_ from the planned step.

@@ -50,10 +50,10 @@ void ControlStream::Tick() {
     CloseFromNode();
 }
 
-void ControlStream::Send(Channel& channel, absl::AnyInvocable<void()> deliver) {
+void ControlStream::Send(Channel& channel, Action&& deliver) {
   channel.free_at =
       std::max(channel.free_at, world_.now() + world_.RandomDelay(options_.delay_max));
-  channel.items.push_back({channel.free_at, std::move(deliver)});
+  channel.items.emplace_back(channel.free_at, std::move(deliver));
   if (!channel.scheduled) Drain(channel);
 }
 
@@ -72,14 +72,14 @@ void ControlStream::Drain(Channel& channel) {
                [this, &channel] { Drain(channel); });
 }
 
-void ControlStream::ToRouter(v1::NodeMessage message) {
+void ControlStream::ToRouter(std::unique_ptr<v1::NodeMessage> message) {
   if (node_connection_ == 0) return;
-  message.set_sequence_number(++number_);
-  // On the heap: the pointer is passed on several times.
-  Send(to_router_, [this, connection = node_connection_,
-                    message = std::make_unique<v1::NodeMessage>(std::move(message))]() mutable {
-    router_.Deliver([this, connection, message = std::move(message)] {
-      if (connection == router_connection_) router_.OnNodeMessage(*this, *message);
+  message->set_sequence_number(++number_);
+  Send(to_router_, [this, connection = node_connection_, message = std::move(message)]() mutable {
+    router_.Deliver([this, connection, message = std::move(message)]() mutable {
+      if (connection != router_connection_) return;
+      router_.OnNodeMessage(*this, *message);
+      node_.Recycle(std::move(message));
     });
   });
 }

@@ -37,7 +37,7 @@ class ControlStream {
   // Whether it is the stream of these two processes.
   bool Joins(int router_id, int node_id) const;
 
-  void ToRouter(v1::NodeMessage message);
+  void ToRouter(std::unique_ptr<v1::NodeMessage> message);
   void ToNode(v1::RouterMessage message);
   // One end closes it; the other end learns of it after the messages sent before.
   void CloseFromRouter();
@@ -50,8 +50,9 @@ class ControlStream {
   // One direction: messages in order, none while the direction is blocked.
   struct Channel {
     struct Item {
+      Item(absl::Time when, Action&& what) : at(when), deliver(std::move(what)) {}
       absl::Time at;
-      absl::AnyInvocable<void()> deliver;
+      Action deliver;
     };
     Process& from;
     Process& to;
@@ -60,7 +61,7 @@ class ControlStream {
     bool scheduled = false;
   };
   bool Healthy() const;
-  void Send(Channel& channel, absl::AnyInvocable<void()> deliver);
+  void Send(Channel& channel, Action&& deliver);
   void Drain(Channel& channel);
   void EndAtRouter(uint64_t connection);
   void EndAtNode(uint64_t connection);

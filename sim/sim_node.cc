@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/node/step_probe.h"
@@ -195,14 +196,14 @@ void SimNode::OnStreamOpened(ControlStream& stream) {
   Pump();  // sends earlier events first: the snapshot contains their blocks
   const node::RouterKey key(next_router_++);
   core_->OnRouterJoined(key, Now());
-  stream.ToRouter(MakeRegistration());
+  stream.ToRouter(std::make_unique<v1::NodeMessage>(MakeRegistration()));
   if (const auto hashes = core_->BlocksOnDiskOnly(); !hashes.empty()) {
     v1::NodeMessage message;
     v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
     stored.set_hashes(kv::PackHashes(hashes));
     stored.set_on_disk(true);
     *message.mutable_load() = core_->load();
-    stream.ToRouter(std::move(message));
+    stream.ToRouter(std::make_unique<v1::NodeMessage>(std::move(message)));
   }
   routers_[&stream] = key;
 }
@@ -294,7 +295,8 @@ void SimNode::Tick() {
     heartbeat.set_blocks_lendable(core_->blocks_lendable());
     *heartbeat.mutable_step_cost() = rpc::ToWire(core_->step_profile());
     for (ControlStream* stream : streams_)
-      if (routers_.count(stream) > 0) stream->ToRouter(heartbeat);
+      if (routers_.count(stream) > 0)
+        stream->ToRouter(std::make_unique<v1::NodeMessage>(heartbeat));
   }
   Post(options_.seams.tick_interval * slowness(), [this] { Tick(); });
 }
@@ -308,8 +310,12 @@ void SimNode::Pump() {
 }
 
 void SimNode::Dispatch() {
+  // Not a member's: a message may reach its router, and the router's answer this node, at once.
+  std::unique_ptr<node::NodeActions> mine = std::move(spare_actions_);
+  if (mine == nullptr) mine = std::make_unique<node::NodeActions>();
+  node::NodeActions& actions = *mine;
   while (true) {
-    node::NodeActions actions = core_->TakeActions();
+    core_->TakeActions(actions);
     if (actions.empty()) break;
     for (const lending::LendingCommand& command : actions.lending) {
       lending_->Handle(command);
@@ -320,16 +326,20 @@ void SimNode::Dispatch() {
     for (transfer::TransferCommand& command : actions.transfer) ToPlane(std::move(command));
     for (storage::StorageCommand& command : actions.storage) ToStorage(std::move(command));
     SendEvents(actions);
+    // Events alone give no new actions.
+    if (actions.lending.empty() && actions.transfer.empty() && actions.storage.empty()) break;
   }
+  actions.clear();
+  spare_actions_ = std::move(mine);
 }
 
 void SimNode::SendEvents(node::NodeActions& actions) {
   // One for each router that hears something: few, so a list.
-  std::vector<std::pair<node::RouterKey, v1::NodeMessage>> messages;
-  const auto message_to = [&messages](node::RouterKey router) -> v1::NodeMessage& {
+  absl::InlinedVector<std::pair<node::RouterKey, std::unique_ptr<v1::NodeMessage>>, 2> messages;
+  const auto message_to = [&](node::RouterKey router) -> v1::NodeMessage& {
     for (auto& [key, message] : messages)
-      if (key == router) return message;
-    return messages.emplace_back(router, v1::NodeMessage()).second;
+      if (key == router) return *message;
+    return *messages.emplace_back(router, NewMessage()).second;
   };
   for (const v1::NodeEvent& event : actions.broadcast)
     for (const auto& [stream, key] : routers_) *message_to(key).add_events() = event;
@@ -340,16 +350,35 @@ void SimNode::SendEvents(node::NodeActions& actions) {
     *message_to(router).add_events() = std::move(event);
   }
   if (messages.empty()) return;
-  const v1::NodeLoad load = core_->load();
+  v1::NodeLoad load = core_->load();
   for (ControlStream* stream : streams_) {
     const auto router = routers_.find(stream);
     if (router == routers_.end()) continue;
     for (auto& [key, message] : messages) {
       if (key != router->second) continue;
-      *message.mutable_load() = load;
+      if (messages.size() == 1)
+        *message->mutable_load() = std::move(load);  // mostly there is one router
+      else
+        *message->mutable_load() = load;
       stream->ToRouter(std::move(message));
     }
   }
+}
+
+std::unique_ptr<v1::NodeMessage> SimNode::NewMessage() {
+  if (spare_messages_.empty()) return std::make_unique<v1::NodeMessage>();
+  std::unique_ptr<v1::NodeMessage> message = std::move(spare_messages_.back());
+  spare_messages_.pop_back();
+  return message;
+}
+
+// Of the messages that a step sends; it has events and a load.
+void SimNode::Recycle(std::unique_ptr<v1::NodeMessage> message) {
+  const bool other = message->has_registration() || message->has_counters();
+  if (!alive() || other || spare_messages_.size() >= kSpareMessagesMax) return;
+  for (v1::NodeEvent& event : *message->mutable_events()) core_->Recycle(std::move(event));
+  while (!message->events().empty()) message->mutable_events()->RemoveLast();
+  spare_messages_.push_back(std::move(message));
 }
 
 void SimNode::StartStep() {

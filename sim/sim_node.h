@@ -93,6 +93,8 @@ class SimNode final : public Process {
   void OnStreamOpened(ControlStream& stream);
   void OnRouterMessage(ControlStream& stream, v1::RouterMessage message);
   void OnStreamEnded(ControlStream& stream);
+  // A message that its router has read: a later one may use its memory.
+  void Recycle(std::unique_ptr<v1::NodeMessage> message);
 
  protected:
   void OnStart() override;
@@ -106,6 +108,8 @@ class SimNode final : public Process {
   void Pump();
   void Dispatch();
   void SendEvents(node::NodeActions& actions);
+  // Perhaps with the load of an earlier one.
+  std::unique_ptr<v1::NodeMessage> NewMessage();
   // From the engine thread to the transfer thread and back, in order.
   void ToPlane(transfer::TransferCommand command);
   void FromPlane();
@@ -145,6 +149,10 @@ class SimNode final : public Process {
   bool stepping_ = false;
   // Bound: what comes during one step.
   std::vector<Action> inbox_;
+  std::unique_ptr<node::NodeActions> spare_actions_;  // for its memory
+  static constexpr size_t kSpareMessagesMax = 16;
+  // Bound: kSpareMessagesMax.
+  std::vector<std::unique_ptr<v1::NodeMessage>> spare_messages_;
   absl::Time to_plane_free_, from_plane_free_, disk_free_, from_disk_free_, from_lending_free_,
       next_heartbeat_;
   std::optional<absl::Time> drain_ends_;

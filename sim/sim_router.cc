@@ -71,7 +71,11 @@ void SimRouter::OnStreamEnded(ControlStream& stream, uint64_t) {
 }
 
 void SimRouter::Pump() {
-  router::RouterActions actions = core_->TakeActions();
+  // Not a member's: what is sent may come back at once.
+  std::unique_ptr<router::RouterActions> mine = std::move(spare_actions_);
+  if (mine == nullptr) mine = std::make_unique<router::RouterActions>();
+  router::RouterActions& actions = *mine;
+  core_->TakeActions(actions);
   std::map<router::NodeKey, v1::RouterMessage> messages;
   for (auto& [key, command] : actions.commands) *messages[key].add_commands() = std::move(command);
   for (auto& [key, message] : messages) {
@@ -87,6 +91,8 @@ void SimRouter::Pump() {
     stream->CloseFromRouter();
   }
   for (const auto& [id, event] : actions.client_events) clients_(*this, id, event);
+  actions.clear();
+  spare_actions_ = std::move(mine);
 }
 
 }  // namespace tandem::sim

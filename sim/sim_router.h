@@ -62,6 +62,7 @@ class SimRouter final : public Process {
   std::map<ControlStream*, router::NodeKey> keys_;  // of the current connection
   std::map<router::NodeKey, ControlStream*> streams_;
   uint64_t next_key_ = 1;
+  std::unique_ptr<router::RouterActions> spare_actions_;  // for its memory
 };
 
 }  // namespace tandem::sim

@@ -63,9 +63,7 @@ class Simulation {
     if (SimNode* node = NodeAt(id); node != nullptr) return *node;
     return *routers_[id];
   }
-  void After(int64_t us, absl::AnyInvocable<void()> action) {
-    world_.After(absl::Microseconds(us), std::move(action));
-  }
+  void After(int64_t us, Action action) { world_.After(absl::Microseconds(us), std::move(action)); }
   absl::Duration ClockOffset() {
     return world_.RandomDelay(absl::Microseconds(schedule_.topology.clock_skew_us));
   }

@@ -18,13 +18,14 @@ bool Refused(const RequestRecord& record) {
           absl::StrContains(record.error, "UNAVAILABLE"));
 }
 
-void AddAnswer(const RequestRecord& record, const Objectives& objectives,
+void AddAnswer(const RequestRecord& record, const Objectives& objectives, sim::GapNoise& noise,
                sim::TraceResult& result) {
   ++result.answered;
   result.output_tokens += record.output_tokens;
   if (record.first_token.has_value()) result.ttft.Add(absl::Milliseconds(record.ttft_ms()));
   result.e2e.Add(record.ended - record.intended);
   for (const float ms : record.gaps_ms) result.itl.Add(absl::Milliseconds(ms));
+  noise.Add(record.gaps_ms);
   sim::PromptSources& sources = result.sources;
   sources.prompt += record.prompt_tokens;
   (record.prefilled_apart ? sources.prefill_cache : sources.decode_cache) += record.cached_tokens;
@@ -64,16 +65,18 @@ sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives
   const Objectives limits = {.ttft_ms = absl::ToDoubleMilliseconds(objectives.ttft),
                              .itl_ms = absl::ToDoubleMilliseconds(objectives.itl)};
   sim::TraceResult result;
+  sim::GapNoise noise;
   for (const RequestRecord& record : load.records) {
     ++result.requests;
     if (record.ok()) {
-      AddAnswer(record, limits, result);
+      AddAnswer(record, limits, noise, result);
       continue;
     }
     ++(record.cancelled ? result.unfinished : Refused(record) ? result.refused : result.failed);
     if (result.first_error.empty() && !record.error.empty())
       result.first_error = absl::StrCat(record.error, ": ", record.message);
   }
+  result.gap_noise = noise.Quantiles();
   result.virtual_s = absl::ToDoubleSeconds(load.elapsed);
   AddNodes(before, after, block_tokens, result);
   return result;

@@ -93,6 +93,10 @@ class SimTraceCommand final : public Command {
     schema_.Add("model-cost", &model_cost_,
                 "What a step takes, in microseconds: a sum of terms, name=figure.",
                 {.group = group});
+    schema_.Add("step-noise", &step_noise_,
+                "How unevenly steps take their time: the file that `tandem bench trace --json` "
+                "wrote of real processes. Empty = exactly what --model-cost says.",
+                {.group = group});
     schema_.Add("step-gap", &options_.step_gap,
                 "What a node itself does between two steps: messages, the next plan.",
                 {.min = absl::ZeroDuration(), .max = absl::Seconds(1), .group = group});
@@ -125,6 +129,9 @@ class SimTraceCommand final : public Command {
 
   absl::Status Simulate(const std::string& path) {
     ASSIGN_OR_RETURN(options_.step_cost, ParseModelCost(model_cost_));
+    if (!step_noise_.empty()) {
+      ASSIGN_OR_RETURN(options_.step_noise, ReadStepNoise({"step-noise", step_noise_}));
+    }
     options_.link.bytes_per_second = kv_gb_per_second_ * 1e9;
     options_.objectives = {objectives_.ttft, objectives_.itl};
     options_.seed = static_cast<uint64_t>(seed_);
@@ -161,6 +168,7 @@ class SimTraceCommand final : public Command {
                                       options_.decode_nodes, blocks, block_tokens())},
             {"placement", std::string(router::NameOf(options_.placement))},
             {"model cost", model_cost_},
+            {"step noise", step_noise_.empty() ? "none" : step_noise_},
             {"KV", absl::StrFormat("%d bytes a token, %g GB/s", options_.kv_bytes_per_token,
                                    kv_gb_per_second_)},
             {"speed", absl::StrFormat("%g", arrivals_.speed)},
@@ -177,6 +185,7 @@ class SimTraceCommand final : public Command {
   sim::TraceOptions options_ = {.kv_bytes_per_token = 327'680,
                                 .link = {.latency = absl::Microseconds(50)}};
   std::string model_cost_ = std::string(kDefaultModelCost);
+  std::string step_noise_;
   double kv_gb_per_second_ = 25;  // 200 Gbit/s
   sim::ArrivalOptions arrivals_;
   int32_t shrink_ = 1;

@@ -153,7 +153,9 @@ std::string FormatTraceJson(const TraceReport& report) {
   const sim::TraceResult& r = report.result;
   const sim::PromptSources& s = r.sources;
   router::Json settings = router::Json::object(), nodes = router::Json::array();
-  router::Json policies = router::Json::object();
+  router::Json policies = router::Json::object(), noise = router::Json::array();
+  for (const sim::NoiseQuantile& quantile : r.gap_noise)
+    noise.push_back({quantile.percent, quantile.factor});
   for (const sim::PolicyHits& hits : report.policies)
     policies[hits.policy] = Share(hits.hit_tokens, report.trace.prompt_tokens);
   for (const auto& [name, value] : report.settings) settings[name] = value;
@@ -177,6 +179,7 @@ std::string FormatTraceJson(const TraceReport& report) {
                            {"max_over_mean", r.max_over_mean()},
                            {"ttft_ms", LatencyJson(r.ttft)},
                            {"itl_ms", LatencyJson(r.itl)},
+                           {"gap_noise", std::move(noise)},
                            {"e2e_ms", LatencyJson(r.e2e)},
                            {"goodput", r.goodput()},
                            {"good_share", Share(r.good, r.requests)},

@@ -22,6 +22,9 @@ constexpr double kFirstTolerance = 63;
 // Of the mean information of a term. Damping keeps the solution finite when terms always occur in
 // the same proportion, so that the samples cannot tell them apart.
 constexpr double kDamping = 1e-4;
+// A clock tells no more of a step: a sample with a smaller relative error has nothing to teach, and
+// what is known is not forgotten for it.
+constexpr double kErrorMin = 1e-6;
 // Weight of the newest error in variance_.
 constexpr double kErrorGain = 1.0 / 16;
 constexpr float kErrorShownMax = 1000;
@@ -70,11 +73,13 @@ OnlineFit::Verdict OnlineFit::Observe(const Terms& terms, double time) {
                                  : std::max(kTolerance, kDeviationsMax * std::sqrt(variance_));
     clipped = std::clamp(time, predicted / (1 + tolerance), predicted * (1 + tolerance));
     Remember(std::abs(time - predicted) / predicted);
-    const double error = (clipped - predicted) / predicted;
-    variance_ += kErrorGain * (std::min(error * error, 1.0) - variance_);
+    const double relative = (clipped - predicted) / predicted;
+    variance_ += kErrorGain * (std::min(relative * relative, 1.0) - variance_);
   }
-  Forget(scaled);
-  Update(scaled, 1 / (clipped * clipped), clipped - predicted);
+  if (const double error = clipped - predicted; std::abs(error) > kErrorMin * clipped) {
+    Forget(scaled);
+    Update(scaled, 1 / (clipped * clipped), error);
+  }
   ++samples_;
   predicted_sum_ += predicted;
   actual_sum_ += time;

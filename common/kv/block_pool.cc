@@ -288,6 +288,7 @@ BlockPool::Counts BlockPool::counts() const {
 }
 
 BlockEvents BlockPool::DrainEvents() {
+  if (!has_events()) return {};
   // The changes of one hash alternate between stored and removed. So its first and last change tell
   // the net effect: when they are of one kind it is that kind, otherwise there is none.
   absl::flat_hash_map<BlockHash, bool> first_stored;

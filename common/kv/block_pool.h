@@ -186,6 +186,8 @@ class BlockPool {
   std::vector<BlockOwners::Counts> owner_counts() const { return owners_.counts(); }
   // Returns the net changes since the last call: storing and removing the same hash cancel out.
   BlockEvents DrainEvents();
+  // Whether there may be some.
+  bool has_events() const { return !changes_.empty() || !wrong_.empty(); }
   // The hashes of all sealed blocks, in the order in which they were sealed: the snapshot for a
   // router that joins. A parent precedes its children unless it was evicted and sealed again.
   std::vector<BlockHash> SealedHashes() const;

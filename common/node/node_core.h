@@ -40,6 +40,21 @@ struct NodeActions {
     return events.empty() && broadcast.empty() && lending.empty() && transfer.empty() &&
            storage.empty();
   }
+  // Keeps the memory.
+  void clear() {
+    events.clear();
+    broadcast.clear();
+    lending.clear();
+    transfer.clear();
+    storage.clear();
+  }
+  void swap(NodeActions& other) {
+    events.swap(other.events);
+    broadcast.swap(other.broadcast);
+    lending.swap(other.lending);
+    transfer.swap(other.transfer);
+    storage.swap(other.storage);
+  }
 };
 
 class NodeCore {
@@ -74,8 +89,16 @@ class NodeCore {
   virtual void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                           absl::Time now) = 0;
 
-  // Everything since the last call.
-  virtual NodeActions TakeActions() = 0;
+  // Everything since the last call. What `actions` held is dropped, and its memory used again, so
+  // a driver passes the same one each time.
+  virtual void TakeActions(NodeActions& actions) = 0;
+  NodeActions TakeActions() {
+    NodeActions actions;
+    TakeActions(actions);
+    return actions;
+  }
+  // An event that the driver has sent and needs no more: a later one may use its memory.
+  virtual void Recycle(v1::NodeEvent&& event) = 0;
 
   virtual v1::NodeLoad load() const = 0;
   // Blocks of running sequences that other nodes could keep; 0 on a node that does not borrow.

@@ -41,16 +41,46 @@ void AddToken(const v1::Leg& leg, v1::GeneratedToken token, v1::TokensGenerated&
   *step.add_tokens() = std::move(token);
 }
 
-void TokenBatch::Add(RouterKey router, const v1::Leg& leg, v1::GeneratedToken token) {
-  AddToken(leg, std::move(token), *events_[router].mutable_tokens());
-}
-
-void NodeLedger::Send(RouterKey router, v1::NodeEvent event) {
+void NodeLedger::Send(RouterKey router, v1::NodeEvent&& event) {
   actions_.events.emplace_back(router, std::move(event));
 }
 
-void NodeLedger::Send(TokenBatch batch) {
-  for (auto& [router, event] : batch.events_) Send(router, std::move(event));
+void NodeLedger::AddToken(RouterKey router, const v1::Leg& leg, const engine::SampledToken& token,
+                          int32_t index) {
+  auto it = std::find_if(tokens_.begin(), tokens_.end(),
+                         [router](const auto& entry) { return entry.first == router; });
+  if (it == tokens_.end()) {
+    if (spare_.empty()) spare_.emplace_back();
+    it = tokens_.emplace(tokens_.end(), router, std::move(spare_.back()));
+    spare_.pop_back();
+  }
+  v1::TokensGenerated& tokens = *it->second.mutable_tokens();
+  if (leg.number() == 0 || !token.top_logprobs.empty())
+    return node::AddToken(leg, ToWire(token, index), tokens);
+  v1::TokensGenerated::Plain& plain = *tokens.mutable_plain();
+  plain.add_leg_numbers(leg.number());
+  plain.add_leg_attempts(leg.attempt());
+  plain.add_token_ids(token.token);
+  plain.add_indices(index);
+  plain.add_logprobs(token.logprob);
+}
+
+void NodeLedger::SendTokens() {
+  for (auto& [router, event] : tokens_) Send(router, std::move(event));
+  tokens_.clear();
+}
+
+void NodeLedger::Recycle(v1::NodeEvent&& event) {
+  if (!event.has_tokens() || spare_.size() >= kSpareMax) return;
+  v1::TokensGenerated& tokens = *event.mutable_tokens();
+  tokens.clear_steps();
+  v1::TokensGenerated::Plain& plain = *tokens.mutable_plain();
+  plain.clear_leg_numbers();
+  plain.clear_leg_attempts();
+  plain.clear_token_ids();
+  plain.clear_indices();
+  plain.clear_logprobs();
+  spare_.push_back(std::move(event));
 }
 
 void NodeLedger::SendScores(RouterKey router, const v1::Leg& leg, const StepOutcome& outcome) {
@@ -131,8 +161,8 @@ v1::NodeCounters NodeLedger::CountersWith(const SequenceScheduler& scheduler) co
   return counters;
 }
 
-NodeActions NodeLedger::Take(const kv::BlockEvents& memory,
-                             absl::Span<const kv::BlockHash> on_disk) {
+void NodeLedger::Take(const kv::BlockEvents& memory, absl::Span<const kv::BlockHash> on_disk,
+                      NodeActions& actions) {
   if (!memory.removed.empty()) {
     v1::NodeEvent event;
     event.mutable_blocks_removed()->set_hashes(kv::PackHashes(memory.removed));
@@ -149,7 +179,7 @@ NodeActions NodeLedger::Take(const kv::BlockEvents& memory,
     event.mutable_blocks_stored()->set_hashes(kv::PackHashes(memory.stored));
     actions_.broadcast.push_back(std::move(event));
   }
-  return std::exchange(actions_, {});
+  Take(actions);
 }
 
 v1::NodeLoad LoadOf(const SequenceScheduler& scheduler) {

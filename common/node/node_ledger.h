@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -47,22 +46,16 @@ v1::NodeEvent FailedEvent(const v1::Leg& leg, const absl::Status& status, bool s
 // Appends a leg's next token to `tokens`, in the most compact form that its router can read.
 void AddToken(const v1::Leg& leg, v1::GeneratedToken token, v1::TokensGenerated& tokens);
 
-// The tokens of one engine step: one event for each router.
-class TokenBatch {
- public:
-  void Add(RouterKey router, const v1::Leg& leg, v1::GeneratedToken token);
-  bool empty() const { return events_.empty(); }
-
- private:
-  friend class NodeLedger;
-  // Bound: one for each router.
-  std::map<RouterKey, v1::NodeEvent> events_;
-};
-
 class NodeLedger {
  public:
-  void Send(RouterKey router, v1::NodeEvent event);
-  void Send(TokenBatch batch);
+  void Send(RouterKey router, v1::NodeEvent&& event);
+  // The tokens of one engine step are one event for each router: AddToken adds a leg's next token,
+  // SendTokens sends all that were added.
+  void AddToken(RouterKey router, const v1::Leg& leg, const engine::SampledToken& token,
+                int32_t index);
+  void SendTokens();
+  // As NodeCore's.
+  void Recycle(v1::NodeEvent&& event);
   // The prompt log-probabilities that a step computed for a leg. REQUIRES: sent before the leg's
   // tokens.
   void SendScores(RouterKey router, const v1::Leg& leg, const StepOutcome& outcome);
@@ -93,11 +86,24 @@ class NodeLedger {
   v1::NodeCounters CountersWith(const SequenceScheduler& scheduler) const;
 
   // All actions since the last call, with events for the blocks that came and went meanwhile:
-  // `memory`, and blocks that from now on lie in storage only.
-  NodeActions Take(const kv::BlockEvents& memory, absl::Span<const kv::BlockHash> on_disk);
+  // `memory`, and blocks that from now on lie in storage only. Takes the memory of `actions`.
+  void Take(const kv::BlockEvents& memory, absl::Span<const kv::BlockHash> on_disk,
+            NodeActions& actions);
+  // The same when no block came or went.
+  void Take(NodeActions& actions) {
+    actions.clear();
+    if (!actions_.empty()) actions.swap(actions_);
+  }
 
  private:
+  // Spare events: a step needs one for each router, and some are on their way.
+  static constexpr size_t kSpareMax = 16;
+
   NodeActions actions_;
+  // Bound: one for each router.
+  std::vector<std::pair<RouterKey, v1::NodeEvent>> tokens_;
+  // Without tokens, but with the memory of lists. Bound: kSpareMax.
+  std::vector<v1::NodeEvent> spare_;
   v1::NodeCounters counters_;
   bool draining_ = false;
   uint64_t next_lease_ = 1, next_export_ = 1;

@@ -302,7 +302,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
 
   void Dispatch() {
-    NodeActions actions = core_->TakeActions();
+    core_->TakeActions(actions_);
+    NodeActions& actions = actions_;
     if (actions.empty()) return SubmitBacklog();
     for (const lending::LendingCommand& command : actions.lending) CarryOut(command);
     for (transfer::TransferCommand& command : actions.transfer) {
@@ -424,6 +425,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   const NodeRuntimeOptions options_;
   const std::unique_ptr<NodeCore> core_;          // engine thread
   const std::unique_ptr<engine::Engine> engine_;  // engine thread
+  NodeActions actions_;                           // engine thread; between calls only memory
   // Bound: the commands of the leases and exports that the pool has blocks for.
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
   FreedRoom freed_room_;                                    // engine thread

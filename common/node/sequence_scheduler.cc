@@ -129,11 +129,12 @@ void SequenceScheduler::MarkReceived(SequenceId id, int64_t tokens) {
   Schedule(id);
 }
 
-void SequenceScheduler::AppendToken(SequenceId id, TokenId token) {
+const Sequence& SequenceScheduler::AppendToken(SequenceId id, TokenId token) {
   Sequence& sequence = At(id);
   TANDEM_CHECK(sequence.remaining() == 0, "sequence ", id.value(), " has ", sequence.remaining(),
                " tokens to compute before another");
   sequence.tokens.push_back(token);
+  return sequence;
 }
 
 absl::StatusOr<ConstraintTurns::Progress> SequenceScheduler::AdvanceConstraint(SequenceId id,
@@ -145,6 +146,7 @@ absl::StatusOr<ConstraintTurns::Progress> SequenceScheduler::AdvanceConstraint(S
 
 std::vector<ConstraintTurns::Settled> SequenceScheduler::FollowConstraints() {
   constraint_turns_.Begin();
+  if (!constraint_turns_.any()) return {};
   std::vector<ConstraintTurns::Settled> settled = constraint_turns_.Run([this](SequenceId id) {
     const auto it = sequences_.find(id);
     const bool used = it != sequences_.end() && !it->second->released &&
@@ -317,6 +319,7 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
                      .prompt_logprobs = sequence.input.prompt_logprobs.value_or(0),
                      .prompt_scores = sequence.unscored() > 0 ? &sequence.step_scores : nullptr});
   planned_.push_back({.id = sequence.id,
+                      .sequence = &sequence,
                       .first_row = first_row,
                       .num_rows = num_rows,
                       .sample = sample,
@@ -352,18 +355,20 @@ bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
   }
   if (status.code() != absl::StatusCode::kDataLoss) return false;
   for (const PlannedSlice& slice : planned_) {
-    const Sequence& sequence = *sequences_.at(slice.id);
+    const Sequence& sequence = *slice.sequence;
     ForgetFrom(sequence, sequence.blocks.front(), pool_);
   }
   return false;
 }
 
-StepResult SequenceScheduler::FinishStep(
+const StepResult& SequenceScheduler::FinishStep(
     const absl::StatusOr<std::vector<engine::SampledToken>>& result) {
   constraint_turns_.Begin();
   const auto sampling = std::count_if(planned_.begin(), planned_.end(),
                                       [](const PlannedSlice& slice) { return slice.sample; });
-  StepResult step{.status = result.status()};
+  StepResult& step = finished_;
+  step.status = result.status();
+  step.outcomes.clear();
   if (result.ok() && static_cast<int64_t>(result->size()) != sampling) {
     step.status = absl::InternalError(
         absl::StrCat("engine returned ", result->size(), " tokens, expected ", sampling));
@@ -374,9 +379,7 @@ StepResult SequenceScheduler::FinishStep(
       pool_.UnpinPart(*slice.forked_from);
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
-    const auto it = sequences_.find(slice.id);
-    TANDEM_CHECK(it != sequences_.end(), "sequence ", slice.id.value(), " left during its step");
-    Sequence& sequence = *it->second;
+    Sequence& sequence = *slice.sequence;
     sequence.in_step = false;
     if (step.status.ok() && !sequence.remote.failure.ok()) {
       // Its rows are wrong: it is computed again, with what blocks and loans there are then.

@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -82,6 +83,7 @@ struct SchedulerOptions {
 // A slice of the running step.
 struct PlannedSlice {
   SequenceId id;
+  Sequence* sequence = nullptr;         // it stays until FinishStep
   int64_t first_row = 0, num_rows = 0;  // tokens [first_row, first_row + num_rows)
   bool sample = false;
   // The rows of the same block before first_row are copied from this block, which is pinned until
@@ -126,8 +128,8 @@ class SequenceScheduler {
   // layers' part is missing: it takes its blocks again, from the cache and free ones. REQUIRES:
   // held; nothing can arrive any more.
   void ScheduleAfresh(SequenceId id);
-  // REQUIRES: all of its tokens are computed.
-  void AppendToken(SequenceId id, TokenId token);
+  // Returns the sequence. REQUIRES: all of its tokens are computed.
+  const Sequence& AppendToken(SequenceId id, TokenId token);
   // Advances the sequence's constraint by an output token (ConstraintTurns::Advance); kReady
   // without a constraint. Call it for each output token.
   absl::StatusOr<ConstraintTurns::Progress> AdvanceConstraint(SequenceId id, TokenId token);
@@ -192,7 +194,8 @@ class SequenceScheduler {
   // On an engine's error, or a wrong number of tokens (kInternal), nothing was computed and nothing
   // is sealed; after kDataLoss no block of its sequences is found as a prefix any more. With
   // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
-  StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
+  // Valid until the next step is finished.
+  const StepResult& FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
   // What the planned step computes, and the clock that its caller starts and stops around it.
   const cost::StepShape& planned_shape() const { return shape_; }
@@ -209,6 +212,7 @@ class SequenceScheduler {
   // The most blocks that a sequence which joins now can have.
   int64_t RoomForOne() const;
   kv::BlockEvents DrainBlockEvents() { return pool_.DrainEvents(); }
+  bool has_block_events() const { return pool_.has_events(); }
   std::vector<kv::BlockHash> SealedHashes() const { return pool_.SealedHashes(); }
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
   int64_t running_count() const { return static_cast<int64_t>(running_.size()); }
@@ -272,12 +276,13 @@ class SequenceScheduler {
   kv::BlockHasher hasher_;
   kv::BlockPool pool_;
   // Bound: --max-sequences and 1,024 waiting.
-  std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   // Bound: the sequences.
   Queue waiting_, running_;
   // Bound: --max-batch-tokens.
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;
+  StepResult finished_;  // of the last step
   ConstraintTurns constraint_turns_;
   cost::StepShape shape_;  // of planned_
   StepMeter meter_;

@@ -95,6 +95,8 @@ class StoredBlocks {
   std::vector<kv::BlockHash> OnDiskOnly() const;
 
   void AddTo(v1::NodeLoad& load) const;
+  // Whether the node has storage.
+  bool enabled() const { return enabled_; }
   // No command waits and no block is quarantined. Saves may go on.
   bool idle() const { return loads_.empty(); }
 

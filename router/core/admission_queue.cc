@@ -34,7 +34,13 @@ void AdmissionQueue::Leave(const std::string& tenant) {
 
 void AdmissionQueue::Charge(const std::string& tenant, int64_t tokens) {
   if (tokens == 0) return;
-  Alter(tenant, [&](Line& line) { line.counter += static_cast<double>(tokens) / line.weight; });
+  Line& line = lines_.at(tenant);
+  const double counter = line.counter + static_cast<double>(tokens) / line.weight;
+  // Mostly nothing of the tenant waits, so it has no turn to move.
+  if (line.places.empty())
+    line.counter = counter;
+  else
+    Alter(tenant, [counter](Line& waiting) { waiting.counter = counter; });
 }
 
 void AdmissionQueue::Insert(const std::string& tenant, const Place& place) {

@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -145,7 +146,7 @@ class AdmissionQueue {
   bool Try(Serial serial, Owner& owner, Walk& walk);
 
   // Bound: --requests-max, because each has a request.
-  absl::btree_map<std::string, Line> lines_;
+  std::map<std::string, Line> lines_;
   // Bound: the lines with sequences that wait.
   absl::btree_set<Turn> turns_;
   size_t size_ = 0;

@@ -44,7 +44,7 @@ void RequestTable::Finish(const RequestId& id, request::FinishReason reason, abs
   const auto found = groups_.find(id.value());
   if (found == groups_.end()) return;
   const std::vector<Serial> live(found->second->live().begin(), found->second->live().end());
-  for (const Serial serial : live) sequences_.at(serial).machine->Finish(reason);
+  for (const Serial serial : live) sequences_.at(serial)->machine->Finish(reason);
   for (const Serial serial : live) Settle(serial, now);
   PlaceQueued(now);
 }
@@ -54,7 +54,7 @@ void RequestTable::FinishSequence(const RequestId& id, int32_t sequence_index,
   const auto found = groups_.find(id.value());
   const Serial serial = found == groups_.end() ? 0 : found->second->Find(sequence_index);
   if (serial == 0) return;
-  sequences_.at(serial).machine->Finish(reason);
+  sequences_.at(serial)->machine->Finish(reason);
   Settle(serial, now);
   PlaceQueued(now);
 }
@@ -67,9 +67,9 @@ SequenceMachine* RequestTable::FindSequence(const v1::Leg& leg, Serial& serial) 
     const auto group = groups_.find(leg.request_id());
     serial = group == groups_.end() ? 0 : group->second->Find(leg.sequence_index());
   }
-  const auto it = sequences_.find(serial);
-  if (it == sequences_.end()) return nullptr;
-  SequenceMachine* machine = it->second.machine.get();
+  const Sequence* sequence = Find(serial);
+  if (sequence == nullptr) return nullptr;
+  SequenceMachine* machine = sequence->machine.get();
   // A node may leave the name out; one that gives it gives the whole of it.
   const RequestInput& input = machine->input();
   const bool same = leg.request_id().empty() || (leg.request_id() == input.id.value() &&
@@ -103,7 +103,7 @@ void RequestTable::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time 
   tenant_blocks_.OnNodeLost(node);
   std::vector<Serial> running;
   for (auto& [serial, sequence] : sequences_) {
-    sequence.machine->OnNodeLost(node, why, now);
+    sequence->machine->OnNodeLost(node, why, now);
     running.push_back(serial);
   }
   for (const Serial serial : running) Settle(serial, now);
@@ -113,7 +113,8 @@ void RequestTable::OnTick(absl::Time now) {
   for (const Serial serial : deadlines_.PopDue(now)) {
     const auto it = sequences_.find(serial);
     if (it == sequences_.end()) continue;
-    it->second.machine->OnDeadline(now);
+    it->second->due = absl::InfiniteFuture();
+    it->second->machine->OnDeadline(now);
     Settle(serial, now);
   }
 }
@@ -122,7 +123,7 @@ void RequestTable::FailWaiting(absl::FunctionRef<absl::Status(const RequestInput
   std::vector<std::pair<SequenceGroup*, absl::Status>> failing;
   for (const auto& [id, group] : groups_) {
     if (group->runs() || group->computed_tokens() > 0 || group->live().empty()) continue;
-    absl::Status status = check(sequences_.at(group->leader()).machine->input());
+    absl::Status status = check(sequences_.at(group->leader())->machine->input());
     if (!status.ok()) failing.emplace_back(group.get(), std::move(status));
   }
   // In the order of arrival, so that a simulated run with the same seed repeats exactly.
@@ -136,13 +137,13 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
   Placing(RequestTable& table, absl::Time now) : table_(table), now_(now) {}
 
   int64_t TokensNeeded(Serial serial) override {
-    const Sequence& sequence = table_.sequences_.at(serial);
+    const Sequence& sequence = *table_.sequences_.at(serial);
     const bool apart =
         table_.BesideOf(*sequence.group).has_value() || sequence.machine->AvoidsNodes(now_);
     return apart ? 0 : sequence.machine->tokens_to_place();
   }
   AdmissionQueue::Attempt TryToPlace(Serial serial) override {
-    const Sequence& sequence = table_.sequences_.at(serial);
+    const Sequence& sequence = *table_.sequences_.at(serial);
     if (table_.ExceedsShare(serial, sequence)) {
       sequence.machine->StayQueued(PlacementFailure::kTenantShare);
       return {PlacementFailure::kTenantShare, sequence.machine->waited(now_)};
@@ -153,11 +154,11 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
     return {failure, sequence.machine->waited(now_)};
   }
   void OnPlaced(Serial serial) override {
-    table_.sequences_.at(serial).kept.reset();
+    table_.sequences_.at(serial)->kept.reset();
     table_.Settle(serial, now_);
   }
   void KeepRoomFor(Serial serial) override {
-    Sequence& sequence = table_.sequences_.at(serial);
+    Sequence& sequence = *table_.sequences_.at(serial);
     // The same node as in the last walk: its room grows, because nothing younger comes there.
     const Node* node =
         sequence.kept.has_value() ? table_.context_.fleet.Find(*sequence.kept) : nullptr;
@@ -193,8 +194,8 @@ std::vector<int64_t> RequestTable::WaitingTokens(size_t most) const {
   std::vector<int64_t> tokens;
   for (const auto& [serial, sequence] : sequences_) {
     if (tokens.size() >= most) break;
-    const bool waits = sequence.machine->state() == SequenceMachine::State::kQueued;
-    if (waits && IsQueued(serial)) tokens.push_back(sequence.machine->tokens_to_place());
+    const bool waits = sequence->machine->state() == SequenceMachine::State::kQueued;
+    if (waits && IsQueued(serial)) tokens.push_back(sequence->machine->tokens_to_place());
   }
   return tokens;
 }
@@ -202,7 +203,7 @@ std::vector<int64_t> RequestTable::WaitingTokens(size_t most) const {
 std::array<int64_t, 5> RequestTable::sequences_by_state() const {
   std::array<int64_t, 5> counts = {};
   for (const auto& [serial, sequence] : sequences_) {
-    const auto state = static_cast<size_t>(sequence.machine->state());
+    const auto state = static_cast<size_t>(sequence->machine->state());
     if (state < counts.size()) ++counts[state];
   }
   return counts;
@@ -214,11 +215,11 @@ v1::ListRequestsResponse RequestTable::ListRunning(const RunningQuery& query,
   int64_t examined = 0;
   for (const auto& [serial, sequence] : sequences_) {  // serials rise with time
     if (response.requests_size() >= query.limit || ++examined > RunningQuery::kExaminedMax) break;
-    const SequenceGroup& group = *sequence.group;
+    const SequenceGroup& group = *sequence->group;
     if (group.leader() != serial || !absl::StartsWith(group.id().value(), query.id_prefix))
       continue;
     v1::RunningRequest& running = *response.add_requests();
-    running = DescribeRunning(*sequence.machine, now);
+    running = DescribeRunning(*sequence->machine, now);
     running.set_sequences(static_cast<int32_t>(group.live().size()));
   }
   return response;
@@ -228,8 +229,10 @@ v1::ListRequestsResponse RequestTable::ListRunning(const RunningQuery& query,
 
 void RequestTable::AddSequence(SequenceGroup& group, RequestInput input, absl::Time now) {
   const Serial serial = ++last_serial_;
-  sequences_[serial] = {std::make_unique<SequenceMachine>(std::move(input), serial, context_, now),
-                        &group};
+  auto sequence = std::make_unique<Sequence>(
+      Sequence{std::make_unique<SequenceMachine>(std::move(input), serial, context_, now), &group});
+  by_serial_.emplace(serial, sequence.get());
+  sequences_.emplace(serial, std::move(sequence));
   group.Add(serial);
 }
 
@@ -272,19 +275,20 @@ void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
   const std::vector<Serial> serials = group.by_index();
   for (const Serial serial : serials) {
     File(serial);
-    deadlines_.Set(serial, sequences_.at(serial).machine->deadline());
+    SetDeadline(serial, *sequences_.at(serial));
   }
 }
 
 void RequestTable::Settle(Serial serial, absl::Time now) {
-  const auto it = sequences_.find(serial);
-  if (it == sequences_.end()) return;
-  SequenceMachine& machine = *it->second.machine;
-  SequenceGroup& group = *it->second.group;
+  Sequence* const found = Find(serial);
+  if (found == nullptr) return;
+  Sequence& sequence = *found;
+  SequenceMachine& machine = *sequence.machine;
+  SequenceGroup& group = *sequence.group;
   const bool leads = group.leader() == serial;
   const int64_t computed_before = group.computed_tokens();
   SequenceMachine::Outcome outcome = machine.Settle(now);
-  CountPlaced(it->second, !machine.done() && machine.state() != SequenceMachine::State::kQueued);
+  CountPlaced(sequence, !machine.done() && machine.state() != SequenceMachine::State::kQueued);
   if (leads && machine.was_placed() && group.computed_tokens() == 0)
     group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
   group.CountGenerated(static_cast<int64_t>(outcome.tokens.size()));
@@ -304,9 +308,9 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
     return;
   }
   const bool queued = machine.state() == SequenceMachine::State::kQueued;
-  CountBlocks(serial, it->second, !queued);
+  CountBlocks(serial, sequence, !queued);
   if (queued) File(serial);
-  deadlines_.Set(serial, machine.deadline());
+  SetDeadline(serial, sequence);
 }
 
 void RequestTable::CountPlaced(Sequence& sequence, bool placed) {
@@ -371,18 +375,18 @@ void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& ou
 bool RequestTable::IsQueued(Serial serial) const {
   const auto it = sequences_.find(serial);
   return it != sequences_.end() &&
-         queue_.Contains(it->second.group->share().tenant, PlaceOf(serial));
+         queue_.Contains(it->second->group->share().tenant, PlaceOf(serial));
 }
 
 AdmissionQueue::Place RequestTable::PlaceOf(Serial serial) const {
-  const SequenceGroup& group = *sequences_.at(serial).group;
+  const SequenceGroup& group = *sequences_.at(serial)->group;
   return {group.rank(), serial, group.late()};
 }
 
 void RequestTable::SetLate(Serial serial) {
   const auto it = sequences_.find(serial);
-  if (it == sequences_.end() || it->second.group->late()) return;
-  SequenceGroup& group = *it->second.group;
+  if (it == sequences_.end() || it->second->group->late()) return;
+  SequenceGroup& group = *it->second->group;
   std::vector<Serial> queued;
   for (const Serial other : group.live())
     if (IsQueued(other)) queued.push_back(other);
@@ -392,13 +396,13 @@ void RequestTable::SetLate(Serial serial) {
 }
 
 void RequestTable::File(Serial serial) {
-  const Sequence& sequence = sequences_.at(serial);
+  const Sequence& sequence = *sequences_.at(serial);
   SequenceGroup& group = *sequence.group;
   if (IsQueued(serial) || group.held().contains(serial)) return;
   // The beams of later steps share blocks that lie on the decode node already.
   const bool shared = group.beams() != nullptr && group.home().has_value();
   const bool waits = !shared && serial != group.leader() &&
-                     !sequences_.at(group.leader()).machine->MayBeFollowed();
+                     !sequences_.at(group.leader())->machine->MayBeFollowed();
   if (waits) {
     sequence.machine->Hold();
     group.Hold(serial);
@@ -408,11 +412,19 @@ void RequestTable::File(Serial serial) {
 }
 
 void RequestTable::Release(SequenceGroup& group, Serial serial, absl::Time now) {
-  SequenceMachine& machine = *sequences_.at(serial).machine;
+  SequenceMachine& machine = *sequences_.at(serial)->machine;
   group.Unhold(serial);
   machine.Unhold(now);
   queue_.Insert(group.share().tenant, PlaceOf(serial));
-  deadlines_.Set(serial, machine.deadline());
+  SetDeadline(serial, *sequences_.at(serial));
+}
+
+// Most deadlines move later with each token: the queue keeps the old ones.
+void RequestTable::SetDeadline(Serial serial, Sequence& sequence) {
+  const absl::Time deadline = sequence.machine->deadline();
+  if (deadline >= sequence.due) return;
+  sequence.due = deadline;
+  deadlines_.Set(serial, deadline);
 }
 
 std::optional<NodeKey> RequestTable::BesideOf(const SequenceGroup& group) const {
@@ -429,7 +441,7 @@ void RequestTable::FailGroup(SequenceGroup& group, const absl::Status& why) {
                                               RequestFailed{why, group.computed_tokens()});
   const std::vector<Serial> live(group.live().begin(), group.live().end());
   for (const Serial serial : live)
-    sequences_.at(serial).machine->Finish(request::FinishReason::kAborted);
+    sequences_.at(serial)->machine->Finish(request::FinishReason::kAborted);
   DropGroup(group);
 }
 
@@ -442,13 +454,14 @@ void RequestTable::DropGroup(SequenceGroup& group) {
 
 void RequestTable::Remove(Serial serial) {
   const auto it = sequences_.find(serial);
-  CountBlocks(serial, it->second, /*placed=*/false);
-  SequenceGroup& group = *it->second.group;
-  CountPlaced(it->second, false);
-  const RequestInput& input = it->second.machine->input();
+  CountBlocks(serial, *it->second, /*placed=*/false);
+  SequenceGroup& group = *it->second->group;
+  CountPlaced(*it->second, false);
+  const RequestInput& input = it->second->machine->input();
   queue_.Erase(group.share().tenant, PlaceOf(serial));
   deadlines_.Erase(serial);
   group.Remove(serial, input.sequence_index);
+  by_serial_.erase(serial);
   sequences_.erase(it);
 }
 

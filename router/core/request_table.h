@@ -94,8 +94,9 @@ class RequestTable {
     SequenceGroup* group = nullptr;
     // The decode node whose room is kept for it while it waits.
     std::optional<NodeKey> kept;
-    bool counted_placed = false;  // in its group
-    int64_t blocks = 0;           // of its decode leg, in tenant_blocks_
+    bool counted_placed = false;              // in its group
+    int64_t blocks = 0;                       // of its decode leg, in tenant_blocks_
+    absl::Time due = absl::InfiniteFuture();  // in deadlines_
   };
   // Walks the admission queue.
   class Placing;
@@ -112,6 +113,11 @@ class RequestTable {
   void AdvanceSearch(SequenceGroup& group, absl::Time now);
   // Emits what the sequence has to say, then files, releases or removes it. Ignores ended ones.
   void Settle(Serial serial, absl::Time now);
+  // nullptr when it has ended.
+  Sequence* Find(Serial serial) const {
+    const auto it = by_serial_.find(serial);
+    return it == by_serial_.end() ? nullptr : it->second;
+  }
   void Emit(const SequenceGroup& group, SequenceMachine::Outcome& outcome, int32_t sequence_index);
   // Counts the sequence, and with its first one the request, as placed or not.
   void CountPlaced(Sequence& sequence, bool placed);
@@ -136,6 +142,8 @@ class RequestTable {
   void FailGroup(SequenceGroup& group, const absl::Status& why);
   // Forgets the request. REQUIRES: the legs of its sequences have ended.
   void DropGroup(SequenceGroup& group);
+  // The sequence is to be looked at when its machine's deadline has come.
+  void SetDeadline(Serial serial, Sequence& sequence);
   // Forgets the sequence.
   void Remove(Serial serial);
   std::pair<uint64_t, uint64_t> ChangesSoFar() const {
@@ -145,7 +153,9 @@ class RequestTable {
   const SequenceContext context_;
   Serial last_serial_ = 0;
   // Bound: --requests-max.
-  absl::btree_map<Serial, Sequence> sequences_;
+  absl::btree_map<Serial, std::unique_ptr<Sequence>> sequences_;
+  // Bound: --requests-max.
+  absl::flat_hash_map<Serial, Sequence*> by_serial_;  // those of sequences_: each token looks here
   // Bound: --requests-max.
   absl::flat_hash_map<std::string, std::unique_ptr<SequenceGroup>> groups_;  // by request id
   int64_t groups_running_ = 0;                                               // see RequestCounts

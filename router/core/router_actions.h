@@ -18,6 +18,21 @@ struct RouterActions {
   std::vector<std::pair<NodeKey, v1::NodeCommand>> commands;
   std::vector<std::pair<RequestId, ClientEvent>> client_events;
   std::vector<std::pair<NodeKey, absl::Status>> disconnects;  // streams to end, with the reason
+
+  void swap(RouterActions& other) {
+    commands.swap(other.commands);
+    client_events.swap(other.client_events);
+    disconnects.swap(other.disconnects);
+  }
+  bool empty() const { return commands.empty() && client_events.empty() && disconnects.empty(); }
+  // Keeps the memory, unless it is of an unusual burst.
+  void clear() {
+    constexpr size_t kRoomMax = 4096;
+    commands.clear();
+    client_events.clear();
+    if (client_events.capacity() > kRoomMax) client_events.shrink_to_fit();
+    disconnects.clear();
+  }
 };
 
 }  // namespace tandem::router

@@ -375,15 +375,4 @@ v1::GetStatusResponse RouterCore::GetStatus(absl::Time now) const {
   return status;
 }
 
-RouterActions RouterCore::TakeActions() {
-  // Reserves room for as many events as this time, since a vector that grows moves them all. A call
-  // that finds nothing keeps the room.
-  constexpr size_t kRoomMax = 1024;
-  if (actions_.commands.empty() && actions_.client_events.empty() && actions_.disconnects.empty())
-    return {};
-  RouterActions taken = std::exchange(actions_, {});
-  actions_.client_events.reserve(std::min(taken.client_events.size(), kRoomMax));
-  return taken;
-}
-
 }  // namespace tandem::router

@@ -80,8 +80,13 @@ class RouterCore {
   // Handles deadlines, silent nodes and the queue. Call at least every 50 ms.
   void OnTick(absl::Time now);
 
-  // What the calls since the last TakeActions want done.
-  RouterActions TakeActions();
+  // What the calls since the last TakeActions want done. What `actions` held is dropped, and its
+  // memory used again, so a caller passes the same one each time.
+  void TakeActions(RouterActions& actions) {
+    actions.clear();
+    if (!actions_.empty()) actions.swap(actions_);
+  }
+  RouterActions TakeActions() { return std::exchange(actions_, {}); }
   v1::GetStatusResponse GetStatus(absl::Time now) const;
   v1::ListRequestsResponse ListRunning(const RunningQuery& query, absl::Time now) const {
     return table_.ListRunning(query, now);

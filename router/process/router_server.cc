@@ -266,9 +266,9 @@ class RouterServerImpl final : public RouterServer {
   void Dispatch(absl::Time now) {
     // Delivering events can end requests, which gives new actions.
     while (true) {
-      RouterActions actions = core_->TakeActions();
-      if (actions.commands.empty() && actions.client_events.empty() && actions.disconnects.empty())
-        break;
+      core_->TakeActions(actions_);
+      RouterActions& actions = actions_;
+      if (actions.empty()) break;
       SendCommands(actions);
       for (auto& [id, event] : actions.client_events) Deliver(id, event, now);
       for (auto& [node, why] : actions.disconnects) fleet_service_.Disconnect(node, why);
@@ -337,6 +337,7 @@ class RouterServerImpl final : public RouterServer {
   const std::unique_ptr<ModelAssets> assets_;
   const std::unique_ptr<Random> random_;
   const std::unique_ptr<RouterCore> core_;  // on its strand
+  RouterActions actions_;                   // likewise; between calls only memory
   RequestMetrics metrics_;
   TraceStore traces_;
   LoadShedder shedder_;

@@ -1,10 +1,11 @@
 #include "sim/trace/trace_clients.h"
 
 #include <algorithm>
+#include <charconv>
+#include <string>
 #include <utility>
 #include <variant>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "sim/trace/trace_prompt.h"
 
@@ -53,7 +54,8 @@ void TraceClients::NoteError(const absl::Status& status) {
 
 void TraceClients::OnEvent(const RequestId& id, const router::ClientEvent& event) {
   int64_t number = 0;
-  if (!absl::SimpleAtoi(id.value(), &number)) return;
+  const std::string& text = id.value();
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return;
   const auto found = running_.find(number);
   if (found == running_.end()) return;
   if (const auto* tokens = std::get_if<router::TokensReady>(&event))

@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "sim/trace/latency_histogram.h"
+#include "sim/trace/step_noise.h"
 
 namespace tandem::sim {
 
@@ -44,7 +45,8 @@ struct TraceResult {
   std::string first_error;  // of a failed or refused request
   int64_t good = 0;         // answered within the objectives
   int64_t output_tokens = 0;
-  LatencyHistogram ttft, itl, e2e;  // of answered requests; from the arrival
+  LatencyHistogram ttft, itl, e2e;       // of answered requests; from the arrival
+  std::vector<NoiseQuantile> gap_noise;  // of real processes: GapNoise of the answers
   PromptSources sources;
   std::vector<NodeResult> nodes;  // prefill nodes first
   double virtual_s = 0;           // from the first arrival to the last answer

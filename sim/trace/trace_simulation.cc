@@ -46,6 +46,8 @@ class TraceSimulation {
   const kv::BlockKey block_key_ =
       kv::BlockKey().Remembering(std::make_shared<kv::BlockNameMemo>(kNamesRemembered));
   const int32_t context_tokens_;
+  // Of its own, so that noise changes nothing else that is random.
+  const std::unique_ptr<Random> step_random_;
   World world_;
   RunLog log_;
   TimedNetwork planes_;
@@ -76,6 +78,7 @@ TraceSimulation::TraceSimulation(const TraceOptions& options, const TraceSummary
     : options_(options),
       topology_(TopologyOf(options, blocks, summary.block_tokens)),
       context_tokens_(static_cast<int32_t>(summary.sequence_tokens_max + 1)),
+      step_random_(NewSeededRandom(~options.seed)),
       world_(options.seed),
       log_(world_, /*timeline=*/false),
       planes_(options.link),
@@ -125,7 +128,12 @@ NodeSeams TraceSimulation::MakeSeams() {
     return std::make_unique<TimedPlane>(planes_, std::move(site));
   };
   seams.step_time = [this](const cost::StepShape& shape) {
-    return absl::Nanoseconds(static_cast<int64_t>(options_.step_cost.Predict(shape).us * 1e3));
+    // The factor was learned from gaps between tokens, so it counts for all between two steps.
+    const double us = options_.step_cost.Predict(shape).us;
+    const double gap_us = absl::ToDoubleMicroseconds(options_.step_gap);
+    const double factor = options_.step_noise.Factor(*step_random_);
+    const double noisy_us = std::max(0.0, us * factor + gap_us * (factor - 1));
+    return absl::Nanoseconds(static_cast<int64_t>(noisy_us * 1e3));
   };
   seams.probed = options_.step_cost;
   seams.block_key = block_key_;

@@ -13,6 +13,7 @@
 #include "common/cost/step_cost.h"
 #include "router/core/router_options.h"
 #include "router/placement/placement_policy.h"
+#include "sim/trace/step_noise.h"
 #include "sim/trace/timed_plane.h"
 #include "sim/trace/trace_result.h"
 #include "sim/trace/trace_summary.h"
@@ -27,6 +28,7 @@ struct TraceOptions {
   int64_t max_sequences = 256;
   router::PlacementPolicy placement = router::RouterOptions().placement;
   cost::StepProfile step_cost;
+  StepNoise step_noise;  // of the times that step_cost predicts
   int64_t kv_bytes_per_token = 0;
   LinkOptions link;
   absl::Duration step_gap;  // what a node itself does between two steps takes

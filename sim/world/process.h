@@ -15,7 +15,7 @@ namespace tandem::sim {
 
 class Process {
  public:
-  using Action = absl::AnyInvocable<void()>;
+  using Action = sim::Action;
 
   Process(World& world, int id, std::string name, absl::Duration clock_offset)
       : world_(world), id_(id), name_(std::move(name)), clock_offset_(clock_offset) {}
@@ -29,7 +29,9 @@ class Process {
   bool paused() const { return paused_; }
   // How many times it was started or ended, which distinguishes this life from earlier ones.
   uint64_t life() const { return life_; }
-  absl::Time Now() const { return world_.now() + clock_offset_; }
+  absl::Time Now() const {
+    return clock_offset_ == absl::ZeroDuration() ? world_.now() : world_.now() + clock_offset_;
+  }
 
   void Start() {
     alive_ = true;

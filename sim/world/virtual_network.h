@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "common/transfer/kv_transport.h"
 #include "sim/world/process.h"
 #include "sim/world/world.h"

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "common/runtime/random.h"
+#include "sim/world/action.h"
 
 namespace tandem::sim {
 
@@ -28,7 +28,7 @@ class World {
   // True once in `one_in`; never for 0.
   bool Chance(uint64_t one_in) { return one_in != 0 && random_->Below(one_in) == 0; }
 
-  void After(absl::Duration delay, absl::AnyInvocable<void()> action) {
+  void After(absl::Duration delay, Action action) {
     uint32_t slot = static_cast<uint32_t>(actions_.size());
     if (free_slots_.empty()) {
       actions_.push_back(std::move(action));
@@ -47,7 +47,7 @@ class World {
     events_.pop();
     now_ = event.at;
     ++events_run_;
-    absl::AnyInvocable<void()> action = std::move(actions_[event.slot]);
+    Action action = std::move(actions_[event.slot]);
     free_slots_.push_back(event.slot);
     action();
     return true;
@@ -73,7 +73,7 @@ class World {
   std::unique_ptr<Random> random_;
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
   std::priority_queue<Event> events_;
-  std::vector<absl::AnyInvocable<void()>> actions_;  // of the events that wait, and unused ones
+  std::vector<Action> actions_;  // of the events that wait, and unused ones
   std::vector<uint32_t> free_slots_;
   uint64_t next_order_ = 0;
   int64_t events_run_ = 0;

@@ -184,6 +184,28 @@ TEST(TraceSimulation, EqualOptionsGiveEqualResults) {
   EXPECT_NE(run(3), run(4));
 }
 
+TEST(TraceSimulation, StepNoiseSpreadsGapsAndKeepsTheirMean) {
+  TraceOptions options = SmallFleet();
+  options.prefill_nodes = 0;
+  options.decode_nodes = 1;
+  options.step_cost = {.step_us = 10'000, .prompt_row_us = 1};
+  const std::vector<TraceRequest> one = {
+      {.line = 1, .prompt_tokens = 100, .output_tokens = 20'000}};
+  const auto exact = Replay(options, one);
+  // 5 % of the steps take twice as long as the rest.
+  options.step_noise = *StepNoise::Create({{0, 1}, {95, 1}, {95.001, 2}, {100, 2}});
+  const auto noisy = Replay(options, one), again = Replay(options, one);
+  options.seed = 2;
+  const auto other = Replay(options, one);
+  ASSERT_TRUE(exact.ok() && noisy.ok() && again.ok() && other.ok());
+  // Messages take up to 0.3 ms of 10.
+  EXPECT_NEAR(exact->itl.PercentileMs(99) / exact->itl.PercentileMs(50), 1, 0.05);
+  EXPECT_NEAR(noisy->itl.PercentileMs(99) / noisy->itl.PercentileMs(50), 2, 0.1);
+  EXPECT_NEAR(noisy->itl.mean_ms() / exact->itl.mean_ms(), 1, 0.01);
+  EXPECT_EQ(noisy->itl.mean_ms(), again->itl.mean_ms()) << "the seed decides all";
+  EXPECT_NE(noisy->itl.mean_ms(), other->itl.mean_ms());
+}
+
 TEST(TraceSimulation, EveryPolicyAndTopologyAnswersAll) {
   const auto requests = Conversations(11, 10, 3, absl::Milliseconds(100));
   for (const auto& [name, policy] : router::kPlacementPolicies) {

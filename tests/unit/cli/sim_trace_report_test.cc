@@ -1,9 +1,11 @@
 // Goal: the results of `tandem sim trace` hold the figures of a run in each form, the page is
-// well-formed and loads nothing, and a cost model is read or refused by the name of its term.
+// well-formed and loads nothing, a cost model is read or refused by the name of its term, and the
+// noise that one report holds is read again.
 #include <gmock/gmock.h>
 
 #include <boost/property_tree/ptree.hpp>
 #include <boost/property_tree/xml_parser.hpp>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -101,6 +103,38 @@ TEST(ModelCost, TermsAreReadByName) {
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why)) << text;
   }
+}
+
+NamedFile NoiseFile(const std::string& text) {
+  const std::string path = ::testing::TempDir() + "/step_noise.json";
+  std::ofstream(path) << text;
+  return {"step-noise", path};
+}
+
+TEST(NoiseFile, AReportsNoiseIsReadAgain) {
+  TraceReport report = Example();
+  EXPECT_EQ(nlohmann::json::parse(FormatTraceJson(report))["gap_noise"].size(), 0);
+  report.result.gap_noise = {{0, 0.5}, {50, 1}, {100, 1.5}};
+  const auto noise = ReadStepNoise(NoiseFile(FormatTraceJson(report)));
+  ASSERT_TRUE(noise.ok()) << noise.status();
+  EXPECT_FALSE(noise->none());
+}
+
+TEST(NoiseFile, OtherFilesAreRefused) {
+  const std::pair<std::string, const char*> bad[] = {
+      {"{", "body"},
+      {"{}", "gap_noise: expected pairs"},
+      {FormatTraceJson(Example()), "as `tandem bench trace --json` writes them"},
+      {R"({"gap_noise": [[0, 1], 5]})", "gap_noise[1]: expected [percent, factor]"},
+      {R"({"gap_noise": [[0, 1], [100, "2"]]})", "gap_noise[1]"},
+      {R"({"gap_noise": [[0, 1], [100, -2]]})", "quantile of 100 % has factor -2"}};
+  for (const auto& [text, why] : bad) {
+    const auto refused = ReadStepNoise(NoiseFile(text));
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why)) << text;
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--step-noise=")) << text;
+  }
+  EXPECT_EQ(ReadStepNoise({"step-noise", "/nowhere"}).status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

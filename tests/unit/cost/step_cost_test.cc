@@ -90,6 +90,31 @@ TEST_F(StepCostTest, LearnsExactTimesExactly) {
   EXPECT_LT(cost_->profile().relative_error, 0.01);
 }
 
+// A sample that was predicted exactly counts and moves no coefficient; what changes afterwards, be
+// it slowly, is learned.
+TEST_F(StepCostTest, ExactSamplesCountAndHideNoChange) {
+  Run(200, truth_, 0);
+  const StepShape shape = Mixed();
+  const double known = cost_->Predict(shape).us, error = cost_->Predict(shape).error_us;
+  const StepProfile before = cost_->profile();
+  cost_->Observe(shape, known);
+  const StepProfile after = cost_->profile();
+  EXPECT_EQ(after.samples, before.samples + 1);
+  EXPECT_EQ(after.step_us, before.step_us);
+  EXPECT_EQ(after.generated_attended_us, before.generated_attended_us);
+  EXPECT_LT(cost_->Predict(shape).error_us, error);
+  // By three millionths a step, the machine becomes slower.
+  StepProfile slower = truth_;
+  for (int i = 0; i < 3000; ++i) {
+    for (double* term :
+         {&slower.step_us, &slower.prompt_row_us, &slower.prompt_attended_us,
+          &slower.generated_row_us, &slower.generated_attended_us, &slower.sampled_row_us})
+      *term *= 1 + 3e-6;
+    Run(1, slower, 0);
+  }
+  EXPECT_LT(RelativeError(shape, slower), 1e-3);
+}
+
 TEST_F(StepCostTest, LearnsThroughNoiseAndSaysHowMuchThereIs) {
   Run(2000, truth_, 0.2);
   double worst = 0;
