@@ -1,9 +1,11 @@
 // Goal: the pool agrees with a naive model after any order of operations: block states, references,
-// which blocks a hash or a part's tokens find, which cached block is evicted first, and the events
-// for routers. No block is lost, owned twice or copied from after it was given to another owner.
+// which blocks a hash or a part's tokens find, which cached block is evicted first (by uses and
+// age, docs/adr/0083; a tenant's own ones when it holds more than its share), and the events for
+// routers. No block is lost, owned twice or copied from after it was given to another owner.
 //
 // TANDEM_POOL_OPERATIONS=10000000 runs as many operations as it says.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -31,6 +33,9 @@ bool BeginsWith(const Tokens& all, const Tokens& beginning) {
 // The pool as sets and maps, with each operation written directly from the contract.
 class NaivePool {
  public:
+  static constexpr int kLevels = 4;
+  static constexpr std::array<double, 3> kShares = {0, 0.3, 0.6};  // of the pool, by tenant
+
   explicit NaivePool(int num_blocks) : num_blocks_(num_blocks) {}
 
   struct Part {
@@ -44,12 +49,17 @@ class NaivePool {
     std::optional<Part> part;
     int uses = 1;
     int64_t cached_at = 0;  // how many were cached before it
+    int64_t sealed_at = 0;  // how many were sealed before it
+    int tenant = 0;         // 0 = none
   };
   std::map<BlockId, Block> used;
   std::vector<std::pair<BlockId, Block>> cached;  // least recently used first
-  int64_t cached_ever = 0;
-  std::set<BlockId> quarantined;
+  int64_t cached_ever = 0, sealed_ever = 0;
+  std::map<BlockId, int> quarantined;  // with the tenant
   std::set<BlockId> saving;
+  // Evictions by the level of the block, and those of another than the least recently used one.
+  std::array<int64_t, kLevels> evicted{};
+  int64_t evicted_out_of_turn = 0;
 
   int free() const {
     return num_blocks_ - static_cast<int>(used.size() + cached.size() + quarantined.size());
@@ -81,26 +91,78 @@ class NaivePool {
              return !saving.contains(entry.first);
            }));
   }
-  int64_t Worth(const Block& b) const {
-    const int level = b.uses >= 8 ? 3 : b.uses >= 4 ? 2 : b.uses >= 2 ? 1 : 0;
-    return b.cached_at + level * num_blocks_;
+  static int Level(const Block& b) {
+    return b.uses >= 8 ? 3 : b.uses >= 4 ? 2 : b.uses >= 2 ? 1 : 0;
+  }
+  int64_t Worth(const Block& b) const { return b.cached_at + Level(b) * num_blocks_; }
+  void EvictLeastWorth() {
+    auto least = cached.end(), oldest = cached.end();
+    for (auto entry = cached.begin(); entry != cached.end(); ++entry) {
+      if (saving.contains(entry->first)) continue;
+      if (oldest == cached.end()) oldest = entry;
+      if (least == cached.end() || Worth(entry->second) < Worth(least->second)) least = entry;
+    }
+    ++evicted[static_cast<size_t>(Level(least->second))];
+    if (least != oldest) ++evicted_out_of_turn;
+    cached.erase(least);
+  }
+  struct Held {
+    int64_t used = 0, cached = 0;
+  };
+  Held HeldBy(int tenant) const {
+    Held held;
+    for (const auto& [id, b] : used) held.used += b.tenant == tenant ? 1 : 0;
+    for (const auto& [id, owner] : quarantined) held.used += owner == tenant ? 1 : 0;
+    for (const auto& [id, b] : cached) held.cached += b.tenant == tenant ? 1 : 0;
+    return held;
+  }
+  // A tenant that holds more than its share, or would with `more` blocks, gives back its least
+  // recently used cached ones. One for which no block counts has no share.
+  void GiveBack(int tenant, int64_t more) {
+    if (tenant == 0) return;
+    const auto most = static_cast<int64_t>(kShares[static_cast<size_t>(tenant)] * num_blocks_);
+    for (Held held = HeldBy(tenant); held.used + held.cached > 0; held = HeldBy(tenant)) {
+      const auto own = std::find_if(cached.begin(), cached.end(), [&](const auto& entry) {
+        return entry.second.tenant == tenant && !saving.contains(entry.first);
+      });
+      if (held.used + held.cached + more <= most || own == cached.end()) return;
+      cached.erase(own);
+    }
   }
   // The blocks that Allocate must have evicted to return `ids`.
-  void Allocated(const std::vector<BlockId>& ids) {
+  void Allocated(const std::vector<BlockId>& ids, int tenant) {
+    GiveBack(tenant, std::ssize(ids));
     const int evictions = std::max(0, static_cast<int>(ids.size()) - free());
-    for (int i = 0; i < evictions; ++i) {
-      auto least = cached.end();
-      for (auto entry = cached.begin(); entry != cached.end(); ++entry) {
-        if (saving.contains(entry->first)) continue;
-        if (least == cached.end() || Worth(entry->second) < Worth(least->second)) least = entry;
-      }
-      cached.erase(least);
-    }
+    for (int i = 0; i < evictions; ++i) EvictLeastWorth();
     for (const BlockId id : ids) {
       EXPECT_TRUE(!used.contains(id) && !quarantined.contains(id)) << "block " << id;
       for (const auto& entry : cached) EXPECT_NE(entry.first, id);
       used[id].references = 1;
+      used[id].tenant = tenant;
     }
+  }
+  // A sequence of the tenant uses the block.
+  void UsedBy(BlockId id, int tenant) {
+    if (Block& b = used[id]; b.tenant == 0) b.tenant = tenant;
+  }
+  // As MostRecentlyUsed orders them: shared ones, cached ones, then those with one owner.
+  std::vector<BlockHash> MostRecentlyUsed() const {
+    std::vector<const Block*> shared, single, unused;
+    for (const auto& [id, b] : used)
+      if (b.hash.has_value()) (b.references > 1 ? shared : single).push_back(&b);
+    for (const auto& [id, b] : cached)
+      if (b.hash.has_value()) unused.push_back(&b);
+    const auto earlier = [](const Block* a, const Block* b) { return a->sealed_at < b->sealed_at; };
+    std::sort(shared.begin(), shared.end(), earlier);
+    std::sort(single.begin(), single.end(), earlier);
+    // Of equal worth the one that was cached last goes last.
+    std::reverse(unused.begin(), unused.end());
+    std::stable_sort(unused.begin(), unused.end(),
+                     [this](const Block* a, const Block* b) { return Worth(*a) > Worth(*b); });
+    std::vector<BlockHash> hashes;
+    for (const auto* blocks : {&shared, &unused, &single})
+      for (const Block* b : *blocks) hashes.push_back(*b->hash);
+    return hashes;
   }
   void Unref(BlockId id) {
     Block& b = used[id];
@@ -108,9 +170,11 @@ class NaivePool {
     if (b.hash.has_value() || b.part.has_value()) {
       b.cached_at = cached_ever++;
       cached.emplace_back(id, b);
-    } else if (saving.contains(id)) {
-      quarantined.insert(id);
+      const int tenant = b.tenant;
+      used.erase(id);
+      return GiveBack(tenant, 0);
     }
+    if (saving.contains(id)) quarantined.emplace(id, b.tenant);
     used.erase(id);
   }
   void AddReference(BlockId id) {
@@ -199,11 +263,23 @@ class PoolFuzzer {
     if (random_() % 4 != 0) return;
     const std::vector<BlockHash> sealed = pool_.SealedHashes();
     ASSERT_EQ(std::set<BlockHash>(sealed.begin(), sealed.end()), naive_.Hashes());
-    ASSERT_EQ(pool_.MostRecentlyUsed(num_blocks_).size(), naive_.Hashes().size());
+    ASSERT_EQ(pool_.MostRecentlyUsed(num_blocks_), naive_.MostRecentlyUsed());
+    CompareOwners();
     CompareEvents();
   }
+  const NaivePool& naive() const { return naive_; }
 
  private:
+  void CompareOwners() {
+    std::map<std::string, std::pair<int64_t, int64_t>> counted, expected;
+    for (const BlockOwners::Counts& counts : pool_.owner_counts())
+      counted[counts.tenant] = {counts.used, counts.cached};
+    for (int tenant = 1; tenant < static_cast<int>(NaivePool::kShares.size()); ++tenant) {
+      const NaivePool::Held held = naive_.HeldBy(tenant);
+      if (held.used + held.cached > 0) expected[std::to_string(tenant)] = {held.used, held.cached};
+    }
+    ASSERT_EQ(counted, expected);
+  }
   // A router that applies only the events knows the same hashes.
   void CompareEvents() {
     const BlockEvents events = pool_.DrainEvents();
@@ -227,6 +303,16 @@ class PoolFuzzer {
              (with_part || !b.part.has_value());
     });
   }
+  // Most blocks count for nobody.
+  int AnyTenant() {
+    const auto drawn = static_cast<int>(random_() % 8);
+    return drawn < static_cast<int>(NaivePool::kShares.size()) ? drawn : 0;
+  }
+  static BlockOwner OwnerOf(int tenant) {
+    if (tenant == 0) return {};
+    return {.tenant = std::to_string(tenant),
+            .share = NaivePool::kShares[static_cast<size_t>(tenant)]};
+  }
   BlockHash AnyHash() { return ModelHash(random_() % (2 * num_blocks_)); }
   BlockHash AnyParent() { return ModelHash(1000 + random_() % 2); }
   Tokens AnyTokens() {
@@ -237,22 +323,26 @@ class PoolFuzzer {
 
   void Allocate() {
     const int count = static_cast<int>(random_() % 5);
-    const auto blocks = pool_.Allocate(count);
+    const int tenant = AnyTenant();
+    const auto blocks = pool_.Allocate(count, OwnerOf(tenant));
     ASSERT_EQ(blocks.ok(), count <= naive_.available());
-    if (blocks.ok()) naive_.Allocated(*blocks);
+    if (blocks.ok()) naive_.Allocated(*blocks, tenant);
   }
   void Match() {
     std::vector<BlockHash> hashes;
     for (int i = 0; i < 3; ++i) hashes.push_back(AnyHash());
+    const int tenant = AnyTenant();
     std::vector<BlockId> expected;
     for (const BlockHash& hash : hashes) {
       const std::optional<BlockId> id = naive_.Find(hash);
       if (!id.has_value()) break;
       naive_.AddReference(*id);
+      naive_.UsedBy(*id, tenant);
       expected.push_back(*id);
     }
     ASSERT_EQ(pool_.MatchLength(hashes), static_cast<int64_t>(expected.size()));
-    ASSERT_EQ(pool_.Match(hashes), expected);
+    ASSERT_EQ(pool_.Match(hashes, OwnerOf(tenant)), expected);
+    naive_.GiveBack(tenant, 0);
   }
   void Seal() {
     const std::optional<BlockId> id = AnyWritable(/*with_part=*/true);
@@ -260,22 +350,25 @@ class PoolFuzzer {
     const BlockHash hash = AnyHash();
     const bool known = naive_.Find(hash).has_value();
     pool_.Seal(*id, hash);
-    if (!known) naive_.used[*id].hash = hash;
+    if (!known) {
+      naive_.used[*id].hash = hash;
+      naive_.used[*id].sealed_at = naive_.sealed_ever++;
+    }
     ASSERT_EQ(pool_.IsSealed(*id), !known);
   }
   void Quarantine() {
     const std::optional<BlockId> id = AnyWritable(/*with_part=*/false);
     if (!id.has_value()) return;
     pool_.Quarantine(*id);
+    naive_.quarantined.emplace(*id, naive_.used[*id].tenant);
     naive_.used.erase(*id);
-    naive_.quarantined.insert(*id);
   }
   void EndQuarantine() {
     const auto id =
         std::find_if(naive_.quarantined.begin(), naive_.quarantined.end(),
-                     [&](BlockId quarantined) { return !naive_.saving.contains(quarantined); });
+                     [&](const auto& entry) { return !naive_.saving.contains(entry.first); });
     if (id == naive_.quarantined.end()) return;
-    pool_.EndQuarantine(*id);
+    pool_.EndQuarantine(id->first);
     naive_.quarantined.erase(id);
   }
   void BeginSave() {
@@ -353,6 +446,8 @@ TEST(BlockPoolModel, AgreesAfterAnyOrderOfOperations) {
   const uint64_t first = std::random_device()();
   const auto seeds = static_cast<uint64_t>(operations / kOperationsOfASeed);
   std::cout << seeds << " seeds from " << first << "\n";
+  std::array<int64_t, NaivePool::kLevels> evicted{};
+  int64_t out_of_turn = 0;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     PoolFuzzer fuzzer(seed, 1 + static_cast<int>(seed % 13));
@@ -361,7 +456,16 @@ TEST(BlockPoolModel, AgreesAfterAnyOrderOfOperations) {
       fuzzer.Compare();
       if (::testing::Test::HasFailure()) return;
     }
+    for (size_t level = 0; level < evicted.size(); ++level)
+      evicted[level] += fuzzer.naive().evicted[level];
+    out_of_turn += fuzzer.naive().evicted_out_of_turn;
   }
+  for (size_t level = 0; level < evicted.size(); ++level) {
+    std::cout << evicted[level] << " blocks of level " << level << " evicted\n";
+    EXPECT_GT(evicted[level], 0) << "level " << level << " was not tested";
+  }
+  std::cout << out_of_turn << " evictions of another block than the least recently used\n";
+  EXPECT_GT(out_of_turn, 0) << "nothing tells this order from the order of last use";
 }
 
 }  // namespace
