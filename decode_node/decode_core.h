@@ -86,6 +86,9 @@ class DecodeCore final : public node::NodeCore {
   }
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
   cost::StepProfile step_profile() const override { return scheduler_.meter().cost().profile(); }
+  std::optional<cost::StorageProfile> storage_profile() const override {
+    return stored_blocks_.profile();
+  }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
   std::vector<kv::BlockHash> BlocksOnDiskOnly() const override {
     return stored_blocks_.OnDiskOnly();

@@ -43,6 +43,7 @@ storage::BlockSaved SimDisk::Save(const storage::SaveBlock& command, const kv::B
     const auto cell = arena.Block(layer, block);
     stored.bytes.append(reinterpret_cast<const char*>(cell.data()), cell.size());
   }
+  saved.bytes = arena.layout().block_bytes();
   return saved;
 }
 
@@ -72,8 +73,11 @@ storage::BlocksLoaded SimDisk::Load(const storage::LoadBlocks& command,
 std::optional<storage::StorageEvent> SimDisk::Handle(const storage::StorageCommand& command,
                                                      const kv::BlockArena& arena,
                                                      absl::Duration time, Random& random) {
-  if (const auto* save = std::get_if<storage::SaveBlock>(&command))
-    return Save(*save, arena, random);
+  if (const auto* save = std::get_if<storage::SaveBlock>(&command)) {
+    storage::BlockSaved saved = Save(*save, arena, random);
+    saved.time = time;
+    return saved;
+  }
   if (const auto* load = std::get_if<storage::LoadBlocks>(&command)) {
     storage::BlocksLoaded loaded = Load(*load, arena);
     loaded.time = time;

@@ -181,6 +181,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_host(options_.seams.one_host ? "simulated" : name());
   registration.set_block_names(options_.seams.block_key.names());
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
+  registration.set_max_batch_tokens(static_cast<int32_t>(options_.topology.max_batch_tokens));
   registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
   registration.set_stored_blocks_max(options_.topology.disk_blocks);
   if (options_.topology.lend_blocks > 0) {
@@ -294,6 +295,8 @@ void SimNode::Tick() {
     *heartbeat.mutable_counters() = core_->counters();
     heartbeat.set_blocks_lendable(core_->blocks_lendable());
     *heartbeat.mutable_step_cost() = rpc::ToWire(core_->step_profile());
+    if (const auto storage = core_->storage_profile(); storage.has_value())
+      *heartbeat.mutable_storage_cost() = rpc::ToWire(*storage);
     for (ControlStream* stream : streams_)
       if (routers_.count(stream) > 0)
         stream->ToRouter(std::make_unique<v1::NodeMessage>(heartbeat));

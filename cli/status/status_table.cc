@@ -18,6 +18,7 @@ std::string Count(int64_t count) { return ShortCount(static_cast<double>(count))
 constexpr char kNodeRow[] = "%-20s %-7s %5s %5s %4s %5s %6s %6s  %s";
 constexpr char kPairRow[] = "%-15s %-15s %-11s %5s %6s %8s %8s %4s";
 constexpr char kRequestRow[] = "%s %-10s %6s %6s %6s %-10s %s";
+constexpr char kStorageRow[] = "%-20s %-6s %6s %10s %5s %6s %10s %5s";
 constexpr char kStepRow[] = "%-20s %6s %9s %9s %5s %11s %11s";
 
 StyledLine Heading(const std::string& text) { return {text, Style::kHeading}; }
@@ -84,6 +85,36 @@ void AppendSteps(const v1::GetStatusResponse& status, StyledLines& lines) {
   }
 }
 
+// What the node's reads from and writes to its storage cost.
+StyledLine StorageLine(const v1::NodeStatus& node) {
+  const auto rate = [](const v1::CopyCost& cost) {
+    return cost.bytes_per_second() > 0 ? absl::StrCat(ShortBytes(cost.bytes_per_second()), "/s")
+                                       : std::string("-");
+  };
+  const auto off = [](const v1::CopyCost& cost) {
+    return cost.samples() > 0 ? ErrorText(cost.relative_error()) : std::string("-");
+  };
+  const v1::StorageCost& cost = node.storage_cost();
+  return {absl::StrFormat(kStorageRow, Fit(node.node_id(), 20),
+                          cost.in_memory() ? "memory" : "disk", Count(cost.read().samples()),
+                          rate(cost.read()), off(cost.read()), Count(cost.write().samples()),
+                          rate(cost.write()), off(cost.write()))};
+}
+
+void AppendStorage(const v1::GetStatusResponse& status, StyledLines& lines) {
+  bool first = true;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    if (!node.has_storage_cost()) continue;
+    if (first) {
+      lines.push_back({""});
+      lines.push_back(Heading(absl::StrFormat(kStorageRow, "STORAGE OF", "IN", "READS", "RATE",
+                                              "OFF", "WRITES", "RATE", "OFF")));
+    }
+    first = false;
+    lines.push_back(StorageLine(node));
+  }
+}
+
 }  // namespace
 
 std::string RequestTotals(const v1::RouterStatus& router) {
@@ -116,6 +147,7 @@ StyledLines StatusLines(const v1::GetStatusResponse& status) {
     for (const v1::NodePairStatus& pair : status.links()) lines.push_back(PairLine(pair));
   }
   AppendSteps(status, lines);
+  AppendStorage(status, lines);
   return lines;
 }
 

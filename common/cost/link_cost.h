@@ -1,15 +1,46 @@
-// What moving bytes from one node to another costs, learned from the transfers that ran:
+// What moving bytes costs, from one node to another or between memory and storage, learned from the
+// copies that ran:
 //
 //   time = fixed part + bytes / rate
 //
-// Thread safety: none. Owner: the router's Fleet, one for each pair of nodes.
+// Thread safety: CopyProfile and StorageProfile are values; LinkCost has none.
+// Owner: of a LinkCost, the router's Fleet, one for each pair of nodes. CopyRate (copy_rate.h) fits
+// what storage costs.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "common/cost/online_fit.h"
 
 namespace tandem::cost {
+
+// The coefficients of one fit and how well they have predicted. Times are microseconds.
+struct CopyProfile {
+  double fixed_us = 0;
+  double bytes_per_second = 0;  // 0: the copies do not tell one
+  double relative_error = 1;    // root mean square
+  int64_t samples = 0, clipped = 0, rejected = 0;
+  double predicted_us = 0, actual_us = 0;  // sums over samples
+
+  double PredictUs(double bytes) const {
+    return fixed_us + (bytes_per_second > 0 ? bytes / bytes_per_second * 1e6 : 0);
+  }
+  // Whether every figure is finite and not negative: a profile of a peer may be anything.
+  bool Plausible() const {
+    for (const double figure :
+         {fixed_us, bytes_per_second, relative_error, predicted_us, actual_us}) {
+      if (!(std::isfinite(figure) && figure >= 0)) return false;
+    }
+    return samples >= 0 && clipped >= 0 && rejected >= 0;
+  }
+};
+
+// Of a node's storage for KV blocks: a disk, or host memory.
+struct StorageProfile {
+  CopyProfile read, write;
+  bool in_memory = false;
+};
 
 class LinkCost {
  public:

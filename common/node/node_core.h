@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/cost/link_cost.h"
 #include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_hash.h"
@@ -108,6 +110,8 @@ class NodeCore {
   virtual v1::NodeCounters counters() const = 0;
   // What the steps cost, learned from those that ran.
   virtual cost::StepProfile step_profile() const = 0;
+  // Likewise reading and writing its storage; nullopt without one. The driver knows where it lies.
+  virtual std::optional<cost::StorageProfile> storage_profile() const = 0;
   // Hashes of the full blocks held, parents first: for Registration.
   virtual std::vector<kv::BlockHash> CachedBlocks() const = 0;
   // Likewise for blocks that lie in storage and not in memory, in no order.

@@ -328,6 +328,7 @@ class NodeProcessImpl final : public NodeProcess {
     options.version = std::string(kVersion);
     options.routers = config.routers;
     options.max_sequences = config.max_sequences;
+    options.max_batch_tokens = config.max_batch_tokens;
     options.progress_deadline = config.progress_deadline;
   }
   // Null: routers are dialled without TLS.

@@ -77,6 +77,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
                             std::unique_ptr<storage::BlockFile> file) {
     if (file != nullptr) {
       stored_blocks_max_ = file->slots();
+      storage_in_memory_ = file->in_memory();
       storage_ = std::make_unique<storage::StorageService>(
           std::move(file), engine_->arena(),
           [this](absl::Span<const BlockId> blocks) {
@@ -263,6 +264,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_host(options_.host);
     registration.set_version(options_.version);
     registration.set_max_sequences(options_.max_sequences);
+    registration.set_max_batch_tokens(options_.max_batch_tokens);
     registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
     registration.set_stored_blocks_max(stored_blocks_max_);
     if (lending_ != nullptr) {
@@ -281,7 +283,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     core_->OnRouterJoined(event.router, RealClock().Now());
     routers_->Send(event.router, std::move(message));
     absl::MutexLock lock(&mutex_);
-    steps_announced_ = 0;
+    steps_announced_ = copies_announced_ = 0;
   }
   void Handle(RouterSpoke& event) {
     const absl::Time now = RealClock().Now();
@@ -376,6 +378,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     owner_counts_ = core_->owner_counts();
     blocks_lendable_ = core_->blocks_lendable();
     step_profile_ = core_->step_profile();
+    storage_profile_ = core_->storage_profile();
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
@@ -409,6 +412,14 @@ class NodeRuntimeImpl final : public NodeRuntime {
       *message.mutable_step_cost() = rpc::ToWire(step_profile_);
       steps_announced_ = steps;
     }
+    if (storage_profile_.has_value()) {
+      const int64_t copies = storage_profile_->read.samples + storage_profile_->write.samples;
+      if (copies != copies_announced_) {
+        storage_profile_->in_memory = storage_in_memory_;
+        *message.mutable_storage_cost() = rpc::ToWire(*storage_profile_);
+        copies_announced_ = copies;
+      }
+    }
     return message;
   }
 
@@ -437,6 +448,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   std::unique_ptr<lending::LendingService> lending_;   // null, as the next: no lending
   std::unique_ptr<lending::CreditorLinks> creditors_;  // engine thread
   int64_t stored_blocks_max_ = 0;
+  bool storage_in_memory_ = false;
   std::optional<ConstraintGate> gate_;  // nullopt on nodes without a vocabulary
   std::unique_ptr<RouterStreams> routers_;
 
@@ -451,7 +463,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
   std::vector<kv::BlockOwners::Counts> owner_counts_ ABSL_GUARDED_BY(mutex_);
   int64_t blocks_lendable_ ABSL_GUARDED_BY(mutex_) = 0;
   cost::StepProfile step_profile_ ABSL_GUARDED_BY(mutex_);
-  int64_t steps_announced_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: a router has not heard of any
+  std::optional<cost::StorageProfile> storage_profile_ ABSL_GUARDED_BY(mutex_);
+  // 0: a router has not heard of any.
+  int64_t steps_announced_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t copies_announced_ ABSL_GUARDED_BY(mutex_) = 0;
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
   HeartbeatPace heartbeat_ ABSL_GUARDED_BY(mutex_){options_.heartbeat_interval};
 

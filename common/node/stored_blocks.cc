@@ -46,7 +46,7 @@ bool StoredBlocks::Pays(int64_t first_block, int64_t blocks) const {
   cost::StepShape shape;
   shape.Add(first_block * layout.block_tokens, blocks * layout.block_tokens, /*sample=*/false);
   const cost::StepPrediction computing = scheduler_.meter().cost().Predict(shape);
-  const double reading_us = read_cost_.Predict(blocks * layout.block_bytes()).value;
+  const double reading_us = read_cost_.PredictUs(blocks * layout.block_bytes());
   return reading_us <= computing.us + computing.error_us;
 }
 
@@ -258,6 +258,7 @@ void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
   const bool wrong = saving->second;
   saving_.erase(saving);
   OnLeft(event.removed);
+  if (event.bytes > 0) write_cost_.Observe(event.bytes, absl::ToDoubleMicroseconds(event.time));
   v1::NodeCounters& counters = ledger_.counters();
   if (!event.status.ok()) {
     counters.set_saves_failed(counters.saves_failed() + 1);
@@ -328,6 +329,11 @@ StoredBlocks::Changes StoredBlocks::Take(kv::BlockEvents events) {
 void StoredBlocks::AddTo(v1::NodeLoad& load) const {
   load.set_blocks_stored(static_cast<int64_t>(stored_.size()));
   load.set_loads(static_cast<int64_t>(loads_.size()));
+}
+
+std::optional<cost::StorageProfile> StoredBlocks::profile() const {
+  if (!enabled_) return std::nullopt;
+  return cost::StorageProfile{.read = read_cost_.profile(), .write = write_cost_.profile()};
 }
 
 std::vector<kv::BlockHash> StoredBlocks::OnDiskOnly() const {

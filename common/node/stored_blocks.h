@@ -34,6 +34,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/cost/copy_rate.h"
 #include "common/cost/link_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/node/node_ledger.h"
@@ -97,6 +98,9 @@ class StoredBlocks {
   void AddTo(v1::NodeLoad& load) const;
   // Whether the node has storage.
   bool enabled() const { return enabled_; }
+  // What reading and writing cost, learned from what the storage thread measured; nullopt without
+  // storage.
+  std::optional<cost::StorageProfile> profile() const;
   // No command waits and no block is quarantined. Saves may go on.
   bool idle() const { return loads_.empty(); }
 
@@ -150,7 +154,7 @@ class StoredBlocks {
   absl::flat_hash_map<kv::BlockHash, bool> saving_;
   // Bound: the changes since Take.
   std::vector<kv::BlockHash> left_, saved_;  // storage; some may lie in memory
-  cost::LinkCost read_cost_;
+  cost::CopyRate read_cost_, write_cost_;
   uint64_t next_load_ = 1;
   std::optional<absl::Time> paused_until_;  // of saves
 };

@@ -4,6 +4,33 @@
 #include "absl/strings/str_cat.h"
 
 namespace tandem::rpc {
+namespace {
+
+v1::CopyCost ToWire(const cost::CopyProfile& profile) {
+  v1::CopyCost wire;
+  wire.set_fixed_us(profile.fixed_us);
+  wire.set_bytes_per_second(profile.bytes_per_second);
+  wire.set_relative_error(profile.relative_error);
+  wire.set_samples(profile.samples);
+  wire.set_clipped(profile.clipped);
+  wire.set_rejected(profile.rejected);
+  wire.set_predicted_us(profile.predicted_us);
+  wire.set_actual_us(profile.actual_us);
+  return wire;
+}
+
+cost::CopyProfile CopyProfileOf(const v1::CopyCost& wire) {
+  return {.fixed_us = wire.fixed_us(),
+          .bytes_per_second = wire.bytes_per_second(),
+          .relative_error = wire.relative_error(),
+          .samples = wire.samples(),
+          .clipped = wire.clipped(),
+          .rejected = wire.rejected(),
+          .predicted_us = wire.predicted_us(),
+          .actual_us = wire.actual_us()};
+}
+
+}  // namespace
 
 v1::StepCost ToWire(const cost::StepProfile& profile) {
   v1::StepCost wire;
@@ -39,6 +66,25 @@ absl::StatusOr<cost::StepProfile> FromWire(const v1::StepCost& wire) {
                                   .actual_us = wire.actual_us()};
   if (!profile.Plausible()) {
     return absl::InvalidArgumentError(absl::StrCat("step_cost: ", wire.ShortDebugString(),
+                                                   ", expected figures that are finite and >= 0"));
+  }
+  return profile;
+}
+
+v1::StorageCost ToWire(const cost::StorageProfile& profile) {
+  v1::StorageCost wire;
+  *wire.mutable_read() = ToWire(profile.read);
+  *wire.mutable_write() = ToWire(profile.write);
+  wire.set_in_memory(profile.in_memory);
+  return wire;
+}
+
+absl::StatusOr<cost::StorageProfile> FromWire(const v1::StorageCost& wire) {
+  const cost::StorageProfile profile{.read = CopyProfileOf(wire.read()),
+                                     .write = CopyProfileOf(wire.write()),
+                                     .in_memory = wire.in_memory()};
+  if (!profile.read.Plausible() || !profile.write.Plausible()) {
+    return absl::InvalidArgumentError(absl::StrCat("storage_cost: ", wire.ShortDebugString(),
                                                    ", expected figures that are finite and >= 0"));
   }
   return profile;

@@ -1,8 +1,9 @@
-// What a node's steps cost, between its value (common/cost) and its wire form.
+// What a node's steps and its storage cost, between the value (common/cost) and its wire form.
 // Thread safety: pure functions.
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "common/cost/link_cost.h"
 #include "common/cost/step_cost.h"
 #include "tandem/v1/client.pb.h"
 
@@ -11,5 +12,7 @@ namespace tandem::rpc {
 v1::StepCost ToWire(const cost::StepProfile& profile);
 // Errors: kInvalidArgument when a figure is negative or not finite.
 absl::StatusOr<cost::StepProfile> FromWire(const v1::StepCost& wire);
+v1::StorageCost ToWire(const cost::StorageProfile& profile);
+absl::StatusOr<cost::StorageProfile> FromWire(const v1::StorageCost& wire);  // errors as above
 
 }  // namespace tandem::rpc

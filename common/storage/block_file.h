@@ -65,6 +65,7 @@ class BlockFile {
   // The stored hashes, least recently used first. After Open they are in the order of their saving.
   std::vector<kv::BlockHash> Hashes() const;
   int64_t slots() const { return slots_; }
+  bool in_memory() const { return options_.path.empty(); }
   int64_t size() const { return static_cast<int64_t>(by_hash_.size()); }
 
  private:

@@ -42,6 +42,8 @@ struct BlockSaved {
   HashedBlock block;
   absl::Status status;                 // why it was not stored, or OK
   std::vector<kv::BlockHash> removed;  // made room for it
+  int64_t bytes = 0;                   // that were written
+  absl::Duration time;                 // that writing took
 };
 struct BlocksLoaded {
   LoadId load;

@@ -64,7 +64,10 @@ void StorageService::Handle(const SaveBlock& command) {
   BlockSaved event{.block = command.block};
   const auto pieces = PiecesOf(arena_, command.block.second);
   const std::vector<absl::Span<const std::byte>> from(pieces.begin(), pieces.end());
+  const absl::Time start = RealClock().Now();
   event.status = file_->Save(command.block.first, from, event.removed);
+  if (event.status.ok()) event.bytes = arena_.layout().block_bytes();
+  event.time = RealClock().Now() - start;
   sink_(std::move(event));
 }
 

@@ -196,19 +196,28 @@ void RouterCore::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl
       node->counters = message.counters();
       fleet_.OnLendable(*node, message.blocks_lendable());
     }
-    if (message.has_step_cost()) status = OnStepCost(*node, message.step_cost());
+    status = OnCosts(*node, message);
   }
   table_.SettleTouched(now);
   if (!status.ok()) Disconnect(key, status, now);
   table_.PlaceIfRoomGrew(now);
 }
 
-absl::Status RouterCore::OnStepCost(Node& node, const v1::StepCost& wire) {
-  auto profile = rpc::FromWire(wire);
-  if (!profile.ok())
+absl::Status RouterCore::OnCosts(Node& node, const v1::NodeMessage& message) {
+  const auto named = [&](const absl::Status& status) {
     return absl::InvalidArgumentError(
-        absl::StrCat("node ", node.id.value(), ": ", profile.status().message()));
-  fleet_.OnStepCost(node, *profile);
+        absl::StrCat("node ", node.id.value(), ": ", status.message()));
+  };
+  if (message.has_step_cost()) {
+    const auto profile = rpc::FromWire(message.step_cost());
+    if (!profile.ok()) return named(profile.status());
+    fleet_.OnStepCost(node, *profile);
+  }
+  if (message.has_storage_cost()) {
+    const auto profile = rpc::FromWire(message.storage_cost());
+    if (!profile.ok()) return named(profile.status());
+    Fleet::OnStorageCost(node, *profile);
+  }
   return absl::OkStatus();
 }
 

@@ -126,7 +126,8 @@ class RouterCore {
   // kInvalidArgument for lists of different lengths.
   absl::Status OnTokens(const Node& node, const v1::TokensGenerated& tokens, absl::Time now);
   // Errors: kInvalidArgument when a figure cannot be.
-  absl::Status OnStepCost(Node& node, const v1::StepCost& wire);
+  // What the node says of its steps and its storage; errors name the node.
+  absl::Status OnCosts(Node& node, const v1::NodeMessage& message);
   absl::Status OnBlocks(const Node& node, const v1::NodeEvent& event);
   void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
   void NoteTime(absl::Time now);

@@ -32,6 +32,9 @@ v1::NodeStatus StatusOf(const Node& node) {
   status.set_transport(node.transport);
   status.set_incarnation(node.incarnation.value());
   if (node.step_cost.has_value()) *status.mutable_step_cost() = rpc::ToWire(*node.step_cost);
+  if (node.storage_cost.has_value())
+    *status.mutable_storage_cost() = rpc::ToWire(*node.storage_cost);
+  status.set_max_batch_tokens(node.max_batch_tokens);
   return status;
 }
 
@@ -170,6 +173,7 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   node->block_tokens = registration.block_tokens();
   node->num_blocks = registration.num_blocks();
   node->max_sequences = registration.max_sequences();
+  node->max_batch_tokens = registration.max_batch_tokens();
   node->numerics_id = registration.numerics_id();
   node->lending_address = registration.lending_address();
   node->lend_blocks_max = registration.lend_blocks_max();

@@ -63,6 +63,7 @@ struct NodePair {
 inline constexpr int64_t kBorrowedShareMax = 75;
 
 struct Node {
+  static constexpr int64_t kStepRows = 2048;  // of a node that does not say
   NodeKey key;
   NodeSlot slot = 0;
   NodeId id;
@@ -73,7 +74,8 @@ struct Node {
   int32_t context_tokens = 0;
   int32_t block_tokens = 0;
   int64_t num_blocks = 0;
-  int32_t max_sequences = 0;  // 0 = not limited
+  int32_t max_sequences = 0;     // 0 = not limited
+  int32_t max_batch_tokens = 0;  // rows of its largest step; 0 = it does not say
   std::string numerics_id;
   std::string lending_address;  // empty: it neither lends nor borrows
   int64_t lend_blocks_max = 0;  // that it lends at most
@@ -88,7 +90,8 @@ struct Node {
   std::string transport;  // of the last KV transfer; empty before
   v1::NodeLoad load;      // as last reported; an empty pool before
   v1::NodeCounters counters;
-  std::optional<cost::StepProfile> step_cost;  // as last reported
+  std::optional<cost::StepProfile> step_cost;        // as last reported
+  std::optional<cost::StorageProfile> storage_cost;  // likewise
   // Of a node of its role, for as long as it has reported none that predicts.
   const cost::StepProfile* default_cost = nullptr;
   NodeRecord record;  // how far what the node says was true
@@ -144,6 +147,8 @@ struct Node {
   const cost::StepProfile& profile() const;
   // Whether the node has said what its steps cost.
   bool knows_its_cost() const;
+  // Rows of a prompt in one step; they decide how often the fixed part of a step counts.
+  int64_t step_rows() const { return max_batch_tokens > 0 ? max_batch_tokens : kStepRows; }
   // Predictions, in microseconds, finite and at least 0. Rows [first_row, first_row + rows) of a
   // prompt, computed alone:
   double PromptUs(int64_t first_row, int64_t rows) const;
@@ -244,6 +249,10 @@ class Fleet {
   // What a node's steps cost, as it says. One that predicts nothing, or more than can be, is shown
   // in the status and not used.
   void OnStepCost(Node& node, const cost::StepProfile& profile);
+  // What reading and writing its storage costs, as it says.
+  static void OnStorageCost(Node& node, const cost::StorageProfile& profile) {
+    node.storage_cost = profile;
+  }
   // The index said that the node holds `claimed` tokens of a prompt; it had `found`.
   void PrefixChecked(NodeKey key, int64_t claimed, int64_t found);
   // A first token came after `took`; `predicted` when it was placed.

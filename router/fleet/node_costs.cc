@@ -10,11 +10,12 @@ namespace tandem::router {
 namespace {
 
 constexpr double kUsMax = 3.6e9;  // an hour
-// Rows of a prompt in one step. Nodes do not tell; it decides how often the fixed part counts.
-constexpr int64_t kStepRows = 2048;
-// Of a link that nothing was measured of, a slow network; of disks, which nodes do not report.
+// Of a link that nothing was measured of, a slow network.
 constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 1000;
+// Of storage that has read nothing yet, a slow disk.
 constexpr double kDiskFixedUs = 1000, kDiskBytesPerUs = 500;
+// No storage reads faster, whatever a node says: what twelve channels of DDR5 pass on.
+constexpr double kStorageBytesPerUsMax = 500'000;
 
 double Bounded(double us) { return us > 0 ? std::min(us, kUsMax) : 0; }  // NaN is not above 0
 
@@ -31,7 +32,7 @@ const cost::StepProfile& Node::profile() const {
 double Node::PromptUs(int64_t first_row, int64_t rows) const {
   if (rows <= 0) return 0;
   const cost::StepProfile& cost = profile();
-  const int64_t steps = (rows - 1) / kStepRows + 1;
+  const int64_t steps = (rows - 1) / step_rows() + 1;
   const double us = cost.Predict({.prompt_rows = rows,
                                   .prompt_attended = rows * first_row + rows * (rows + 1) / 2,
                                   .sampled_rows = 1})
@@ -67,7 +68,9 @@ absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, absl::Time now)
 double Node::ReadUs(int64_t tokens) const {
   if (tokens <= 0) return 0;
   const double bytes = static_cast<double>(tokens) * kv_bytes_per_token;
-  return Bounded(kDiskFixedUs + bytes / kDiskBytesPerUs);
+  if (!storage_cost.has_value() || storage_cost->read.samples <= 0)
+    return Bounded(kDiskFixedUs + bytes / kDiskBytesPerUs);
+  return Bounded(std::max(storage_cost->read.PredictUs(bytes), bytes / kStorageBytesPerUsMax));
 }
 
 double Fleet::TransferUs(const Node& from, const Node& to, double bytes) const {

@@ -43,6 +43,7 @@ absl::Status CheckRegistration(const v1::Registration& registration, const Model
   RETURN_IF_ERROR(CheckRange("stored_blocks_max", registration.stored_blocks_max(), 0, kInt32Max));
   RETURN_IF_ERROR(CheckRange("context_tokens", registration.context_tokens(), 1, kInt32Max));
   RETURN_IF_ERROR(CheckRange("max_sequences", registration.max_sequences(), 0, kInt32Max));
+  RETURN_IF_ERROR(CheckRange("max_batch_tokens", registration.max_batch_tokens(), 0, kInt32Max));
   if (registration.numerics_id().empty())
     return absl::InvalidArgumentError(
         absl::StrCat("registration of ", id, ": numerics_id is empty"));

@@ -71,6 +71,19 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
         counters.lending_answers());
 }
 
+void AddStorageRates(const v1::StorageCost& cost, const MetricLabels& labels,
+                     MetricRegistry& page) {
+  const auto add = [&](const char* direction, const v1::CopyCost& copies) {
+    page.AddGauge("tandem_node_storage_bytes_per_second",
+                  "The rate of the node's storage for KV blocks, fitted to its reads or writes; 0 "
+                  "while they do not tell one.",
+                  With(labels, {{"direction", direction}}))
+        .Set(copies.bytes_per_second());
+  };
+  add("read", cost.read());
+  add("write", cost.write());
+}
+
 void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegistry& page) {
   const v1::NodeCounters& counters = node.counters();
   const auto count = [&](const char* name, const char* help, int64_t value) {
@@ -109,6 +122,7 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
         counters.generated_tokens());
   count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",
         counters.preemptions());
+  if (node.has_storage_cost()) AddStorageRates(node.storage_cost(), labels, page);
   if (!node.has_step_cost()) return;
   const v1::StepCost& cost = node.step_cost();
   count("tandem_node_steps_measured_total", "Engine steps that the node's cost model has used.",

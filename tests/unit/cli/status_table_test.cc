@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "cli/report/message_json.h"
 #include "cli/status/heat.h"
 #include "cli/status/quantities.h"
@@ -57,6 +58,12 @@ v1::GetStatusResponse LargestStatus() {
   cost.set_median_relative_error(1e300);
   cost.set_prompt_row_us(1e300);
   cost.set_generated_row_us(1e300);
+  for (v1::CopyCost* copies : {node.mutable_storage_cost()->mutable_read(),
+                               node.mutable_storage_cost()->mutable_write()}) {
+    copies->set_samples(kMax);
+    copies->set_bytes_per_second(1e300);
+    copies->set_relative_error(1e300);
+  }
   v1::NodePairStatus& pair = *status.add_links();
   pair.set_from_node(std::string(300, 'f'));
   pair.set_to_node(std::string(300, 't'));
@@ -73,6 +80,23 @@ TEST(StatusTable, NoLineIsWiderThanEightyColumns) {
   for (const StyledLine& line : StatusLines(LargestStatus())) {
     EXPECT_LE(line.text.size(), 80u) << line.text;
   }
+}
+
+TEST(StatusTable, StorageShowsItsRates) {
+  v1::GetStatusResponse status;
+  *status.add_nodes() = Node("without");
+  v1::NodeStatus& node = *status.add_nodes() = Node("with");
+  v1::StorageCost& cost = *node.mutable_storage_cost();
+  cost.mutable_read()->set_samples(12);
+  cost.mutable_read()->set_bytes_per_second(1.5e9);
+  cost.mutable_read()->set_relative_error(0.2);
+  std::vector<std::string> rows;
+  for (const StyledLine& line : StatusLines(status))
+    if (absl::StrContains(line.text, "disk")) rows.push_back(line.text);
+  ASSERT_EQ(rows.size(), 1u);
+  const std::vector<std::string> words = absl::StrSplit(rows[0], ' ', absl::SkipEmpty());
+  EXPECT_THAT(words, ::testing::ElementsAre("with", "disk", "12", ::testing::MatchesRegex("1.*/s"),
+                                            "20%", "0", "-", "-"));
 }
 
 TEST(StatusTable, AHotNodeStandsOutAndSaysWhy) {

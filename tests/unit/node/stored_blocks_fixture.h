@@ -59,7 +59,10 @@ class StoredBlocksTest : public DecodeCoreTest {
   void Serve(const storage::StorageCommand& command) {
     if (const auto* save = std::get_if<storage::SaveBlock>(&command)) {
       disk_[save->block.first] = BytesOf(save->block.second);
-      Answer(storage::BlockSaved{.block = save->block, .status = absl::OkStatus()});
+      Answer(storage::BlockSaved{.block = save->block,
+                                 .status = absl::OkStatus(),
+                                 .bytes = engine_->spec().layout.block_bytes(),
+                                 .time = save_time_});
     } else if (const auto* forget = std::get_if<storage::ForgetBlock>(&command)) {
       disk_.erase(forget->hash);
     } else {
@@ -161,7 +164,8 @@ class StoredBlocksTest : public DecodeCoreTest {
   std::map<kv::BlockHash, bool> heard_;
   std::vector<storage::StorageCommand> pending_;
   std::map<kv::BlockHash, std::string> disk_;
-  absl::Duration load_time_ = absl::Microseconds(10), step_time_ = absl::Milliseconds(5);
+  absl::Duration load_time_ = absl::Microseconds(10), save_time_ = absl::Microseconds(20);
+  absl::Duration step_time_ = absl::Milliseconds(5);
   int crowds_ = 0;
 };
 

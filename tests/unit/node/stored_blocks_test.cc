@@ -232,6 +232,26 @@ TEST_F(StoredBlocksTest, WhatIsSlowerToReadThanToComputeIsComputed) {
   EXPECT_EQ(core_->counters().blocks_loaded(), loaded);
 }
 
+TEST_F(StoredBlocksTest, WhatReadsAndWritesCostIsReported) {
+  ASSERT_TRUE(core_->storage_profile().has_value());
+  EXPECT_EQ(core_->storage_profile()->read.samples, 0);
+  const double block_bytes = static_cast<double>(engine_->spec().layout.block_bytes());
+  save_time_ = absl::Microseconds(200);
+  load_time_ = absl::Milliseconds(3);
+  Serve("a", 1, 4);
+  Crowd();
+  Serve("b", 1, 4);
+  const cost::StorageProfile profile = *core_->storage_profile();
+  EXPECT_EQ(profile.write.samples, core_->counters().blocks_saved());
+  EXPECT_NEAR(profile.write.PredictUs(block_bytes), 200, 1);
+  EXPECT_NEAR(profile.write.bytes_per_second, block_bytes / 200e-6, block_bytes) << "all equal";
+  EXPECT_EQ(profile.read.samples, 1);
+  EXPECT_EQ(profile.read.actual_us, 3000);
+  core_ = std::make_unique<DecodeCore>(
+      node::SchedulerOptions{.spec = engine_->spec(), .num_blocks = kBlocks});
+  EXPECT_FALSE(core_->storage_profile().has_value()) << "nothing is stored";
+}
+
 TEST_F(StoredBlocksTest, ScoredPromptsAreComputed) {
   Serve("a", 1, 4);
   Crowd();

@@ -237,6 +237,45 @@ TEST_F(CostPlacementTest, BlocksOnDiskCostTheirReading) {
   EXPECT_EQ(placement_.prefill, disk.key) << "reading is cheaper than 50 ms";
 }
 
+TEST_F(CostPlacementTest, ReportedDiskRatesCountAndLiesAboutThemAreBounded) {
+  Decode(0);
+  Node& disk = Prefill(0);
+  disk.kv_bytes_per_token = 1e6;
+  const auto hashes = HashesOf(Tokens(100));
+  index_.Store(disk.slot, absl::MakeConstSpan(hashes).first(80 / kBlockTokens), Tier::kDisk);
+  v1::NodeLoad load = disk.load;
+  load.set_blocks_stored(20);
+  fleet_.OnLoad(disk, load);
+  const auto read_ms = [&](const cost::CopyProfile& read) {
+    Fleet::OnStorageCost(disk, {.read = read});
+    EXPECT_EQ(Place(100), std::nullopt);
+    return Shown("p0", "read");
+  };
+  // 80 MB; computing them takes 80 ms.
+  EXPECT_NEAR(read_ms({.fixed_us = 500, .bytes_per_second = 2e9, .samples = 9}), 40.5, 1e-6);
+  EXPECT_EQ(read_ms({.fixed_us = 500, .bytes_per_second = 0.9e9, .samples = 9}), 0)
+      << "it is computed";
+  // A node that has read nothing yet: an assumed rate, at which computing is quicker.
+  EXPECT_EQ(read_ms({.bytes_per_second = 1e18}), 0);
+  // A disk that costs nothing, or is faster than memory.
+  EXPECT_NEAR(read_ms({.samples = 9}), 0.16, 1e-6);
+  EXPECT_NEAR(read_ms({.bytes_per_second = 1e18, .samples = 9}), 0.16, 1e-6);
+}
+
+TEST_F(CostPlacementTest, ANodesLargestBatchDecidesHowOftenAStepsFixedPartCounts) {
+  Decode(0);
+  Node& node = Prefill(0);
+  const auto compute_ms = [&](int32_t rows) {
+    node.max_batch_tokens = rows;
+    EXPECT_EQ(Place(100), std::nullopt);
+    return Shown("p0", "compute");
+  };
+  EXPECT_NEAR(compute_ms(0), 100 + 0.5, 1e-6);
+  EXPECT_NEAR(compute_ms(100), 100 + 0.5, 1e-6);
+  EXPECT_NEAR(compute_ms(99), 100 + 2 * 0.5, 1e-6);
+  EXPECT_NEAR(compute_ms(1), 100 + 100 * 0.5, 1e-6);
+}
+
 TEST_F(CostPlacementTest, ACostModelFedNonsenseIsNotUsed) {
   Decode(0);
   Node& node = Prefill(0);

@@ -108,7 +108,11 @@ TEST(RequestMetrics, ShowsPredictedAndMeasuredStepTimes) {
   cost.set_predicted_us(1.5e6);
   cost.set_actual_us(2.5e6);
   cost.set_median_relative_error(0.25);
+  status.mutable_nodes(1)->mutable_storage_cost()->mutable_read()->set_bytes_per_second(5e8);
   const std::string text = RequestMetrics("m").Text(status, {});
+  EXPECT_THAT(text, HasSubstr("tandem_node_storage_bytes_per_second{node=\"d0\",role=\"decode\","
+                              "direction=\"read\"} 500000000\n"));
+  EXPECT_THAT(text, Not(HasSubstr("tandem_node_storage_bytes_per_second{node=\"new\"")));
   const auto line = [](const char* name, const char* value) {
     return absl::StrCat(name, "{node=\"d0\",role=\"decode\"} ", value, "\n");
   };
