@@ -97,6 +97,29 @@ const v1::PlacementCandidate* Chosen(const Candidates& candidates) {
   return nullptr;
 }
 
+// What the predictions say of the choice: the first token, and the next best choice.
+std::string Predicted(const v1::PlacementDecision& decision, const v1::PlacementCandidate& chosen) {
+  std::string text;
+  for (const v1::PlacementScore& time : chosen.scores())
+    if (time.name() == "first token")
+      absl::StrAppendFormat(&text, "  First token predicted after %.1f ms", time.score());
+  if (text.empty()) return text;
+  const v1::PlacementCandidate* next = nullptr;
+  for (const Candidates* list : {&decision.decode_nodes(), &decision.prefill_nodes()})
+    for (const v1::PlacementCandidate& other : *list)
+      if (!other.chosen() && (next == nullptr || other.score() < next->score())) next = &other;
+  if (next != nullptr)
+    absl::StrAppendFormat(&text, "; the next best choice, %s, costs %.1f ms more",
+                          absl::CHexEscape(next->node_id()), next->score() - chosen.score());
+  return absl::StrCat(text, ".\n");
+}
+
+bool Fetches(const v1::PlacementCandidate& prefill) {
+  for (const v1::PlacementScore& time : prefill.scores())
+    if (time.name() == "fetch" && time.score() > 0) return true;
+  return false;
+}
+
 // Which node computes the prompt, and why.
 std::string Conclusion(const v1::PlacementDecision& decision) {
   const v1::PlacementCandidate* decode = Chosen(decision.decode_nodes());
@@ -111,7 +134,8 @@ std::string Conclusion(const v1::PlacementDecision& decision) {
   absl::StrAppend(&text, " and lacks ", lacks, " of the prompt's ", decision.prompt_tokens(),
                   " tokens; ");
   if (InMilliseconds(decision) && prefill == nullptr && !decision.prefill_nodes().empty()) {
-    return absl::StrCat(text, "it computes them itself: that costs least.\n");
+    return absl::StrCat(text, "it computes them itself: that costs least.\n",
+                        Predicted(decision, *decode));
   }
   if (prefill == nullptr) {
     return absl::StrCat(text, "it computes them itself: no prefill node may take them.\n");
@@ -120,8 +144,14 @@ std::string Conclusion(const v1::PlacementDecision& decision) {
     return absl::StrCat(text, "it computes them itself: they are at most ",
                         decision.local_prefill_tokens_max(), " (--local-prefill-tokens).\n");
   }
-  return absl::StrCat(text, absl::CHexEscape(prefill->node_id()),
-                      " computes what neither holds.\n");
+  const std::string computes = absl::CHexEscape(prefill->node_id());
+  if (!InMilliseconds(decision))
+    return absl::StrCat(text, computes, " computes what neither holds.\n");
+  return absl::StrCat(text, computes,
+                      Fetches(*prefill)
+                          ? " fetches what another node holds, and computes the rest.\n"
+                          : " computes what it lacks.\n",
+                      Predicted(decision, *prefill));
 }
 
 }  // namespace
@@ -133,7 +163,10 @@ std::string FormatPlacements(const v1::RequestTrace& trace) {
                           decision.sequence_index(), decision.at_ms(), decision.policy());
     const auto table = InMilliseconds(decision) ? TimesTable : Table;
     if (InMilliseconds(decision))
-      absl::StrAppend(&text, "  predicted milliseconds; least cost is best\n");
+      absl::StrAppend(
+          &text,
+          "  predicted milliseconds; the least cost is chosen, by lot where the model's "
+          "error allows no order\n");
     absl::StrAppend(&text, table("DECODE NODE", decision.decode_nodes()),
                     table("PREFILL NODE", decision.prefill_nodes()), Conclusion(decision));
   }

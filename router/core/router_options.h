@@ -18,8 +18,8 @@ struct RouterOptions {
   // A decode node computes a prompt itself when it lacks at most this many tokens of it.
   int32_t local_prefill_tokens_max = 32;
   // A prefill node fetches a prompt's beginning from a node that holds at least this many tokens
-  // more of it, instead of computing them; 0 = never.
-  int32_t fetch_tokens_min = 64;
+  // more of it, where that is predicted to take less time than computing them; 0 = never.
+  int32_t fetch_tokens_min = 1;
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // A node that sends nothing for this long is lost.
   absl::Duration node_lost_after = absl::Seconds(4);
@@ -54,7 +54,7 @@ struct RouterOptions {
   // Prefix index entries, at most 46 bytes each. At the bound, the index forgets those that no
   // placement used recently.
   int64_t index_blocks_max = 16 << 20;
-  PlacementPolicy placement = PlacementPolicy::kAffinity;
+  PlacementPolicy placement = PlacementPolicy::kCost;
   // Nodes that lend also do so where that is predicted to raise the fleet's throughput
   // (router/core/loan_planner.h). It has no flag: simulations compare both.
   bool plan_loans = true;

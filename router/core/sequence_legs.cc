@@ -101,11 +101,17 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const absl::Span<const kv::BlockHash> hashes = all.first(std::min(usable, all.size()));
   const PrefixIndex& index = context_.index;
   std::optional<PrefillLeg::Holder> best;
+  int64_t best_sends = 0;
   const auto consider = [&](const Node* node, int32_t blocks) {
     if (node == nullptr || node == planned || node->draining || blocks == 0 ||
         Fleet::InBackoff(*node, *planned, now))
       return;
-    if (!best.has_value() || blocks > best->blocks) best = PrefillLeg::Holder{node->key, blocks};
+    // As PredictedTimes prefers them.
+    if (best.has_value() &&
+        (blocks < best->blocks || (blocks == best->blocks && node->prompts_sent() >= best_sends)))
+      return;
+    best = PrefillLeg::Holder{node->key, blocks};
+    best_sends = node->prompts_sent();
   };
   const Node* decode = context_.fleet.Find(decode_.node());
   if (decode != nullptr) consider(decode, index.RunOn(decode->slot, hashes));
@@ -114,20 +120,13 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   for (const auto& holders : index.DeepestHolders(hashes, CandidateFinder::kHolders, planned->slot))
     for (const PrefixIndex::Match& match : holders)
       consider(context_.fleet.At(match.slot), match.blocks);
+  if (!best.has_value()) return std::nullopt;
   const int64_t here = index.RunOn(planned->slot, hashes);
-  const int64_t missing = (best.has_value() ? best->blocks - here : 0) * planned->block_tokens;
-  if (missing < tokens_min || missing == 0 || !FetchPays(*best, *planned, here, missing))
-    return std::nullopt;
-  return best;
-}
-
-bool SequenceLegs::FetchPays(const PrefillLeg::Holder& holder, const Node& planned, int64_t blocks,
-                             int64_t missing) const {
-  if (context_.options.placement != PlacementPolicy::kCost) return true;
-  const Node& from = *context_.fleet.Find(holder.node);
-  const double bytes = static_cast<double>(missing) * planned.kv_bytes_per_token;
-  return context_.fleet.TransferUs(from, planned, bytes) <
-         planned.PromptUs(blocks * planned.block_tokens, missing);
+  const int64_t missing = (best->blocks - here) * planned->block_tokens;
+  if (missing < tokens_min) return std::nullopt;
+  const FetchTimes fetch = context_.fleet.Fetching(*context_.fleet.Find(best->node), *planned,
+                                                   here * planned->block_tokens, missing);
+  return fetch.pays() ? best : std::nullopt;
 }
 
 void SequenceLegs::BeginNewEpoch(absl::Time now) {

@@ -84,12 +84,9 @@ class SequenceLegs {
 
   PlacementRequest MakePlacementRequest(absl::Time now);
   // The node from which the planned prefill node should fetch the prompt's beginning: the one that
-  // holds most of it, if that saves enough tokens; of equal ones the decode node.
+  // holds most of it, if fetching that is predicted to take less time than computing it; of equal
+  // ones the decode node, then the one that sends fewer prompts' KV.
   std::optional<PrefillLeg::Holder> FindHolder(absl::Time now);
-  // Whether fetching `missing` tokens after the `blocks` that the planned node has is predicted to
-  // take less time than computing them.
-  bool FetchPays(const PrefillLeg::Holder& holder, const Node& planned, int64_t blocks,
-                 int64_t missing) const;
   // Plans the prefill leg on `node`, which holds `cached_tokens` of the prompt.
   void PlanPrefill(NodeKey node, int64_t cached_tokens);
   // The index forgets the prefix that the node is expected to hold later than others.

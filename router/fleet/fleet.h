@@ -158,6 +158,12 @@ struct Node {
   double WaitUs(int64_t prompt_tokens, absl::Time now) const;
   // The same, and 0 until the node has reported what steps cost.
   absl::Duration PredictedPrefillWait(int64_t prompt_tokens, absl::Time now) const;
+  // The same rows, as a part of a step that is computed in any case.
+  double RowsUs(int64_t first_row, int64_t rows) const;
+  // Half of the step that runs now, if one does: what a message waits for on average.
+  double HalfStepUs() const;
+  // Prompts whose KV this node sends, or will send when it has computed them.
+  int64_t prompts_sent() const { return role == v1::NODE_ROLE_PREFILL ? work.prompts() : 0; }
   // Reading the KV of `tokens` from its storage.
   double ReadUs(int64_t tokens) const;
   // Tokens that its sequences hold, those that this router has just placed included.
@@ -177,6 +183,14 @@ struct Node {
   double load_score() const;
   // The legs that the node takes now.
   NodeGroup group() const { return draining ? kNoGroup : GroupOf(role); }
+};
+
+// A prefill node that gets a part of a prompt's KV from another node, beside computing it.
+// Microseconds.
+struct FetchTimes {
+  double fetch_us = 0;  // until the KV is there
+  double saved_us = 0;  // of the rows that are not computed
+  bool pays() const { return fetch_us < saved_us; }
 };
 
 class Fleet {
@@ -299,6 +313,8 @@ class Fleet {
   // Moving `bytes` from one node to another: by the pair's own transfers, else by the fleet's, else
   // by a default. In microseconds, finite and at least 0.
   double TransferUs(const Node& from, const Node& to, double bytes) const;
+  // Tokens [first, first + tokens) of a prompt's KV from `holder`, for a prompt on `to`.
+  FetchTimes Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens) const;
   // Whether the pair is in backoff.
   static bool InBackoff(const Node& from, const Node& to, absl::Time now);
   void FillStatus(absl::Time now, v1::GetStatusResponse& status) const;

@@ -12,6 +12,8 @@ namespace {
 constexpr double kUsMax = 3.6e9;  // an hour
 // Of a link that nothing was measured of, a slow network.
 constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 1000;
+// What a fetch takes beside the bytes: three messages by way of the router.
+constexpr double kFetchFixedUs = 1000;
 // Of storage that has read nothing yet, a slow disk.
 constexpr double kDiskFixedUs = 1000, kDiskBytesPerUs = 500;
 // No storage reads faster, whatever a node says: what twelve channels of DDR5 pass on.
@@ -38,6 +40,22 @@ double Node::PromptUs(int64_t first_row, int64_t rows) const {
                                   .sampled_rows = 1})
                         .us;
   return Bounded(us + static_cast<double>(steps - 1) * cost.step_us);
+}
+
+double Node::RowsUs(int64_t first_row, int64_t rows) const {
+  if (rows <= 0) return 0;
+  const cost::StepProfile& cost = profile();
+  return Bounded(cost.Predict({.prompt_rows = rows,
+                               .prompt_attended = rows * first_row + rows * (rows + 1) / 2})
+                     .us -
+                 cost.step_us);
+}
+
+double Node::HalfStepUs() const {
+  if (role == v1::NODE_ROLE_DECODE)
+    return sequences() > 0 ? GenerateUs(sequences(), tokens_held()) / 2 : 0;
+  const int64_t rows = std::min<int64_t>(prefill_tokens_waiting(), step_rows());
+  return PromptUs(0, rows) / 2;
 }
 
 double Node::GenerateUs(int64_t sequences, int64_t attended) const {
@@ -84,6 +102,14 @@ double Fleet::TransferUs(const Node& from, const Node& to, double bytes) const {
   if (cost.samples() < kSamplesMin) return Bounded(kLinkFixedUs + bytes / kLinkBytesPerUs);
   const double rate = cost.bytes_per_second() / 1e6;
   return Bounded(cost.fixed_us() + (rate > 0 ? bytes / rate : 0));
+}
+
+FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first,
+                           int64_t tokens) const {
+  const double wire_us =
+      TransferUs(holder, to, static_cast<double>(tokens) * to.kv_bytes_per_token);
+  return {.fetch_us = Bounded(kFetchFixedUs + holder.HalfStepUs() + wire_us),
+          .saved_us = to.RowsUs(first, tokens)};
 }
 
 }  // namespace tandem::router

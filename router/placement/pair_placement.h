@@ -80,7 +80,7 @@ class PairPlacement {
   struct Options {
     int32_t local_prefill_tokens_max = 0;
     int32_t fetch_tokens_min = 0;  // as RouterOptions'
-    PlacementPolicy policy = PlacementPolicy::kAffinity;
+    PlacementPolicy policy = PlacementPolicy::kCost;
     bool explains = false;  // placements tell what was weighed
     // A prompt waits in the router while every prefill node is predicted to need longer than this
     // before it begins with it; 0 = it never does.

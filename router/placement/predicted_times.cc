@@ -2,6 +2,12 @@
 
 namespace tandem::router {
 
+// More tokens; of as many, from a node that sends fewer prompts' KV.
+bool PredictedTimes::Better(const Holder& a, const Holder& b) {
+  if (a.tokens != b.tokens) return a.tokens > b.tokens;
+  return b.node != nullptr && a.node->prompts_sent() < b.node->prompts_sent();
+}
+
 PredictedTimes::PredictedTimes(const Fleet& fleet, const Prompt& prompt,
                                const PrefixIndex::Matches& holders)
     : fleet_(fleet), prompt_(prompt) {
@@ -12,10 +18,10 @@ PredictedTimes::PredictedTimes(const Fleet& fleet, const Prompt& prompt,
       const int64_t usable = (prompt_.tokens - 1) / node.block_tokens;
       const Holder holder = {&node, Trusted(node, std::min<int64_t>(match.blocks, usable) *
                                                       int64_t{node.block_tokens})};
-      if (holder.tokens > holders_[0].tokens) {
+      if (Better(holder, holders_[0])) {
         holders_[1] = holders_[0];
         holders_[0] = holder;
-      } else if (holder.tokens > holders_[1].tokens) {
+      } else if (Better(holder, holders_[1])) {
         holders_[1] = holder;
       }
     }
@@ -48,10 +54,11 @@ PromptTimes PredictedTimes::OnPrefillNode(const Candidate& candidate) const {
   const int64_t cached = prompt_.tokens - own.computed_tokens;
   const Holder& holder = holders_[holders_[0].node == &node ? 1 : 0];
   if (holder.node == nullptr || holder.tokens - cached < prompt_.fetch_tokens_min) return own;
+  // As SequenceLegs::FindHolder decides.
+  const FetchTimes fetch = fleet_.Fetching(*holder.node, node, cached, holder.tokens - cached);
+  if (!fetch.pays()) return own;
   PromptTimes fetches = own;
-  fetches.fetch_us = fleet_.TransferUs(*holder.node, node, BytesOf(holder.tokens - cached, node));
-  // As SequenceLegs::FetchPays decides.
-  if (fetches.fetch_us >= node.PromptUs(cached, holder.tokens - cached)) return own;
+  fetches.fetch_us = fetch.fetch_us;
   fetches.compute_us = node.PromptUs(holder.tokens, prompt_.tokens - holder.tokens);
   fetches.computed_tokens = prompt_.tokens - holder.tokens;
   return fetches;

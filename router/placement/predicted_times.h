@@ -85,6 +85,7 @@ class PredictedTimes {
     const Node* node = nullptr;
     int64_t tokens = 0;
   };
+  static bool Better(const Holder& a, const Holder& b);
   // The tokens that the node is trusted to hold.
   int64_t Trusted(const Node& node, int64_t tokens) const;
   // Reads what lies on disk, or computes it, whichever is quicker.

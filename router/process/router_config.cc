@@ -129,7 +129,8 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add(
       "fetch-tokens", &config.core.fetch_tokens_min,
       "A prefill node fetches the beginning of a prompt from a node that holds at least this "
-      "many tokens more of it, instead of computing them; 0 = never.",
+      "many tokens more of it, where that is predicted to take less time than computing them; "
+      "0 = never.",
       {.min = 0, .unit = "tokens", .group = "Placement"});
   schema.Add("attempts", &config.core.attempts_max,
              "How often the router places one request before the request fails.",

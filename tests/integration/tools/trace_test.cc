@@ -19,6 +19,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+ProgramRun Why(const TestCluster& cluster, const std::string& flag, const std::string& id) {
+  return RunProgram({"tandem", "why", "--router=" + cluster.address(), flag, id});
+}
+
 class Trace : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -89,23 +93,51 @@ TEST_F(Trace, UnknownNamesAreRefused) {
 }
 
 // `tandem why`: the nodes that were weighed, and which were chosen.
-TEST_F(Trace, WhyShowsTheCandidates) {
+TEST_F(Trace, WhyShowsThePredictedTimes) {
   ASSERT_OK(cluster_->Generate(Request("chosen", 3)).status);
-  const auto why = [&](const std::string& flag, const std::string& id) {
-    return RunProgram({"tandem", "why", "--router=" + cluster_->address(), flag, id});
+  const ProgramRun text = Why(*cluster_, "--json=false", "chosen");
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  EXPECT_THAT(text.output, AllOf(HasSubstr("by cost"), HasSubstr("predicted milliseconds"),
+                                 HasSubstr("> decode-"), HasSubstr("> prefill-"),
+                                 HasSubstr("FIRST TOKEN"), HasSubstr("COST")));
+  EXPECT_THAT(text.output, AllOf(HasSubstr("decode-0 decodes and lacks 300 of the prompt's 300 "
+                                           "tokens; prefill-0 computes what it lacks."),
+                                 HasSubstr("First token predicted after ")));
+  const ProgramRun json = Why(*cluster_, "--json", "chosen");
+  const nlohmann::json decision = nlohmann::json::parse(json.output)["placements"][0];
+  EXPECT_EQ(decision["policy"], "cost");
+  const auto& scores = decision["prefill_nodes"][0]["scores"];
+  const auto milliseconds = [&](const std::string& name) {
+    for (const auto& score : scores)
+      if (score["name"] == name) return score.value("score", 0.0);
+    ADD_FAILURE() << name << " is missing: " << decision;
+    return 0.0;
   };
-  const ProgramRun text = why("--json=false", "chosen");
+  EXPECT_GE(milliseconds("first token"), milliseconds("compute"));
+  EXPECT_GT(milliseconds("compute"), 0);
+  const ProgramRun unknown = Why(*cluster_, "--json=false", "unknown");
+  EXPECT_NE(unknown.exit_code, 0);
+  EXPECT_THAT(unknown.output, HasSubstr("'unknown' is not among the last"));
+}
+
+TEST(TraceOfAffinity, WhyShowsTheScores) {
+  ASSERT_OK_AND_ASSIGN(const auto cluster,
+                       TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
+                                           "--kv-blocks=2048", "--placement=affinity"}));
+  v1::GenerateRequest request;
+  request.set_request_id("chosen");
+  request.set_text(std::string(300, 'x'));
+  request.mutable_stop()->set_max_tokens(3);
+  ASSERT_OK(cluster->Generate(request).status);
+  const ProgramRun text = Why(*cluster, "--json=false", "chosen");
   EXPECT_EQ(text.exit_code, 0) << text.output;
   EXPECT_THAT(text.output, AllOf(HasSubstr("sequence 0, placed at "), HasSubstr("> decode-"),
                                  HasSubstr("> prefill-"), HasSubstr("PREFIX*1")));
   EXPECT_THAT(text.output, HasSubstr(" computes what neither holds."));
-  const ProgramRun json = why("--json", "chosen");
+  const ProgramRun json = Why(*cluster, "--json", "chosen");
   const nlohmann::json decision = nlohmann::json::parse(json.output)["placements"][0];
   EXPECT_EQ(decision["policy"], "affinity");
   EXPECT_EQ(decision["decode_nodes"].size(), 1u);
-  const ProgramRun unknown = why("--json=false", "unknown");
-  EXPECT_NE(unknown.exit_code, 0);
-  EXPECT_THAT(unknown.output, HasSubstr("'unknown' is not among the last"));
 }
 
 }  // namespace

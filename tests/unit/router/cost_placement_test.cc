@@ -147,7 +147,8 @@ TEST_F(CostPlacementTest, AQueueBeforeTheHolderSendsThePromptElsewhereWhichFetch
   fleet_.PrefillPlaced(holder.key, 10, 10);  // 10.5 ms
   ASSERT_EQ(Place(100), std::nullopt);
   EXPECT_EQ(placement_.prefill, idle.key);
-  EXPECT_NEAR(Shown("p1", "fetch"), 0.8, 0.1);
+  // With the messages that a fetch takes, and half of the step that the holder runs.
+  EXPECT_NEAR(Shown("p1", "fetch"), 0.8 + 1 + 10.5 / 2, 0.1);
   EXPECT_NEAR(Shown("p1", "compute"), (500 + 20 * kRowUs) / 1e3, 0.1);
 }
 
@@ -274,6 +275,25 @@ TEST_F(CostPlacementTest, ANodesLargestBatchDecidesHowOftenAStepsFixedPartCounts
   EXPECT_NEAR(compute_ms(100), 100 + 0.5, 1e-6);
   EXPECT_NEAR(compute_ms(99), 100 + 2 * 0.5, 1e-6);
   EXPECT_NEAR(compute_ms(1), 100 + 100 * 0.5, 1e-6);
+}
+
+TEST_F(CostPlacementTest, AFetchTakesItsMessagesItsHoldersStepAndTheWire) {
+  Node& decode = Decode(0);
+  Node& prefill = Prefill(0);
+  Measure(decode, prefill, 2);
+  const FetchTimes idle = fleet_.Fetching(decode, prefill, 20, 80);
+  EXPECT_NEAR(idle.saved_us, 80 * kRowUs, 1) << "without the fixed part of a step";
+  EXPECT_NEAR(idle.fetch_us, 1000 + 80 * 1000 / 2.0, 1000);
+  EXPECT_TRUE(idle.pays());
+  // The holder runs steps: a message waits for half of one.
+  for (int i = 0; i < 10; ++i) fleet_.DecodePlaced(decode.key, 0);
+  const FetchTimes busy = fleet_.Fetching(decode, prefill, 20, 80);
+  EXPECT_NEAR(busy.fetch_us - idle.fetch_us, (500 + 10 * 100) / 2.0, 1);
+  // One block of a fast node is not worth the messages.
+  cost::StepProfile fast = Profile();
+  fast.prompt_row_us = 10;
+  fleet_.OnStepCost(prefill, fast);
+  EXPECT_FALSE(fleet_.Fetching(decode, prefill, 20, kBlockTokens).pays());
 }
 
 TEST_F(CostPlacementTest, ACostModelFedNonsenseIsNotUsed) {
