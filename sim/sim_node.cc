@@ -139,10 +139,11 @@ void SimNode::MakeCore() {
   if (disk_) {
     scheduler.stored_blocks = std::make_shared<const std::vector<kv::BlockHash>>(disk_->Hashes());
   }
+  resources_ = std::make_unique<node::NodeResources>(scheduler);
   if (options_.role == v1::NODE_ROLE_PREFILL)
-    core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
+    core_ = std::make_unique<prefill_node::PrefillCore>(*resources_);
   else
-    core_ = std::make_unique<decode_node::DecodeCore>(scheduler);
+    core_ = std::make_unique<decode_node::DecodeCore>(*resources_);
   stepping_ = false;
   inbox_.clear();
   to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
@@ -154,6 +155,7 @@ void SimNode::OnCrash() {
   for (ControlStream* stream : streams_) stream->OnNodeCrash();
   routers_.clear();
   core_.reset();
+  resources_.reset();
   plane_.reset();
   lending_.reset();
   engine_.reset();
@@ -180,7 +182,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_host(options_.seams.one_host ? "simulated" : name());
   registration.set_block_names(options_.seams.block_key.names());
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
-  registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
+  registration.set_cached_blocks(kv::PackHashes(resources_->CachedBlocks()));
   registration.set_stored_blocks_max(options_.topology.disk_blocks);
   if (options_.topology.lend_blocks > 0) {
     registration.set_lending_address(name());
@@ -196,7 +198,7 @@ void SimNode::OnStreamOpened(ControlStream& stream) {
   const node::RouterKey key(next_router_++);
   core_->OnRouterJoined(key, Now());
   stream.ToRouter(MakeRegistration());
-  if (const auto hashes = core_->BlocksOnDiskOnly(); !hashes.empty()) {
+  if (const auto hashes = resources_->BlocksOnDiskOnly(); !hashes.empty()) {
     v1::NodeMessage message;
     v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
     stored.set_hashes(kv::PackHashes(hashes));
@@ -290,9 +292,9 @@ void SimNode::Tick() {
     next_heartbeat_ = world().now() + options_.seams.heartbeat_interval;
     v1::NodeMessage heartbeat;
     *heartbeat.mutable_load() = core_->load();
-    *heartbeat.mutable_counters() = core_->counters();
+    *heartbeat.mutable_counters() = resources_->counters();
     heartbeat.set_blocks_lendable(core_->blocks_lendable());
-    *heartbeat.mutable_step_cost() = rpc::ToWire(core_->step_profile());
+    *heartbeat.mutable_step_cost() = rpc::ToWire(resources_->step_profile());
     for (ControlStream* stream : streams_)
       if (routers_.count(stream) > 0) stream->ToRouter(heartbeat);
   }
@@ -309,7 +311,7 @@ void SimNode::Pump() {
 
 void SimNode::Dispatch() {
   while (true) {
-    node::NodeActions actions = core_->TakeActions();
+    node::NodeActions actions = resources_->TakeActions();
     if (actions.empty()) break;
     for (const lending::LendingCommand& command : actions.lending) {
       lending_->Handle(command);

@@ -158,8 +158,9 @@ void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
 // A prompt that the pool cannot hold takes what blocks there are, and waits for units to be lent.
 int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
   if (!sequence.remote.lent.empty()) rows_max = std::min(rows_max, kRemoteRowsMax);
+  const absl::Duration itl_slo = rules_.generates ? options_.itl_slo : absl::ZeroDuration();
   const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
-                                   {rows_max, options_.itl_slo, options_.spec.layout.block_tokens});
+                                   {rows_max, itl_slo, options_.spec.layout.block_tokens});
   if (!sequence.grows) return TakeRows(sequence, rows, options_.spec.layout, pool_);
   const int64_t needed = options_.spec.layout.BlocksFor(sequence.num_computed + rows);
   const int64_t lacking = needed - static_cast<int64_t>(sequence.blocks.size());
