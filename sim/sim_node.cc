@@ -149,6 +149,7 @@ void SimNode::MakeCore() {
   to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
   disk_free_ = from_disk_free_ = world().now();
   drain_ends_.reset();
+  freed_room_ = {};
 }
 
 void SimNode::OnCrash() {
@@ -304,9 +305,11 @@ void SimNode::Tick() {
 // ---- engine thread
 
 void SimNode::Pump() {
+  load_sent_ = false;
   Dispatch();
   StartStep();
   if (!stepping_) Dispatch();  // the plan may have asked for blocks to be read
+  if (!load_sent_) AnnounceFreedRoom();
 }
 
 void SimNode::Dispatch() {
@@ -343,6 +346,8 @@ void SimNode::SendEvents(node::NodeActions& actions) {
   }
   if (messages.empty()) return;
   const v1::NodeLoad load = core_->load();
+  freed_room_.OnReported(load);
+  load_sent_ = true;
   for (ControlStream* stream : streams_) {
     const auto router = routers_.find(stream);
     if (router == routers_.end()) continue;
@@ -352,6 +357,15 @@ void SimNode::SendEvents(node::NodeActions& actions) {
       stream->ToRouter(std::move(message));
     }
   }
+}
+
+void SimNode::AnnounceFreedRoom() {
+  const v1::NodeLoad load = core_->load();
+  if (!freed_room_.TakeDue(load)) return;
+  v1::NodeMessage message;
+  *message.mutable_load() = load;
+  for (ControlStream* stream : streams_)
+    if (routers_.contains(stream)) stream->ToRouter(message);
 }
 
 void SimNode::StartStep() {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/engine/engine.h"
+#include "common/node/freed_room.h"
 #include "common/node/node_core.h"
 #include "common/node/node_resources.h"
 #include "sim/checkers/debt_checker.h"
@@ -108,6 +109,8 @@ class SimNode final : public Process {
   void Pump();
   void Dispatch();
   void SendEvents(node::NodeActions& actions);
+  // As NodeRuntime does: routers would not use the room until the next heartbeat otherwise.
+  void AnnounceFreedRoom();
   // From the engine thread to the transfer thread and back, in order.
   void ToPlane(transfer::TransferCommand command);
   void FromPlane();
@@ -142,6 +145,8 @@ class SimNode final : public Process {
   std::optional<SaltChecker> salt_;
   std::map<ControlStream*, node::RouterKey> routers_;  // never walked: pointers have no order
   uint64_t next_router_ = 1;
+  node::FreedRoom freed_room_;
+  bool load_sent_ = false;  // with other news, since the pump began
   absl::Span<const engine::SequenceSlice> step_;
   cost::StepShape step_shape_;  // of step_, as is step_time_
   absl::Duration step_time_;

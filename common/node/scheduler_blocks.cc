@@ -54,6 +54,7 @@ void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
     if (*it != engine::kNoBlock) pool_.Unref(*it);
   for (const engine::LentUnits& lent : sequence.remote.lent) ended_loans_.push_back(lent.loan);
   sequence.remote = {};
+  sequence.gives_up_loans = false;
   sequence.blocks.clear();
   sequence.num_computed = 0;
   sequence.num_sealed = 0;
@@ -213,8 +214,8 @@ void SequenceScheduler::TakeHome(SequenceId id, absl::Span<const BlockId> blocks
 void SequenceScheduler::GiveUpLoans(SequenceId id) {
   Sequence& sequence = At(id);
   if (sequence.in_step) {
-    // Of the running step: it fails when it ends, if it has not by itself.
-    sequence.remote.failure.Update(absl::UnavailableError("a loan was given up"));
+    // Not remote.failure: that is the engine's, which begins a step with a clean one.
+    sequence.gives_up_loans = true;
     return;
   }
   ComputeAgain(sequence);

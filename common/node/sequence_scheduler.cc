@@ -385,8 +385,9 @@ StepResult SequenceScheduler::FinishStep(
     TANDEM_CHECK(it != sequences_.end(), "sequence ", slice.id.value(), " left during its step");
     Sequence& sequence = *it->second;
     sequence.in_step = false;
-    if (step.status.ok() && !sequence.remote.failure.ok()) {
-      // Its rows are wrong: it is computed again, with what blocks and loans there are then.
+    if (step.status.ok() && (!sequence.remote.failure.ok() || sequence.gives_up_loans)) {
+      // Its rows are wrong, or its blocks are wanted: it is computed again, with what blocks and
+      // loans there are then.
       if (slice.sample) ++next_token;
       sequence.released ? Erase(sequence) : ComputeAgain(sequence);
       continue;

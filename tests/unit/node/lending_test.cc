@@ -162,6 +162,23 @@ TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
   EXPECT_EQ(core_->load().debts_size(), 0);
 }
 
+// The loan is lost between the plan and the step. The engine begins the step with no failure, and
+// may not need that creditor's answer to fail.
+TEST_F(BorrowingTest, ALoanThatIsLostDuringAStepIsGivenUpWhenTheStepEnds) {
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  Send(Granted(wanted, wanted.units()));
+  auto slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  Send(lending::LoanLost{.loan = LoanId(wanted.loan()), .why = absl::UnavailableError("gone")});
+  slices[0].remote->failure = absl::OkStatus();
+  core_->OnStepDone(std::vector<engine::SampledToken>(slices[0].sample ? 1 : 0), now_);
+  slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  EXPECT_EQ(slices[0].remote, nullptr);
+  EXPECT_GT(slices[0].num_new, 1) << "from its tokens";
+}
+
 TEST_F(BorrowingTest, ARefusedLoanIsAskedForAgainLater) {
   Begin();
   const v1::LoanWanted wanted = StepUntilWanted();
