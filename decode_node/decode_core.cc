@@ -26,16 +26,12 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
     case v1::NodeCommand::kPrefill:
       return retained_.Send(router, command.prefill(), now);
     case v1::NodeCommand::kAdoptBlocks:
-      return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
-      if (command.send_blocks().fetch()) return SendBlocks(router, command.send_blocks(), now);
-      return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::kLendBlocks:
-      return lender_.OnLendBlocks(router, command.lend_blocks(), !borrower_.idle(), now);
     case v1::NodeCommand::kLoanAnswer:
-      return borrower_.OnAnswer(command.loan_answer(), now);
     case v1::NodeCommand::kBorrowBlocks:
-      return borrower_.OnPlan(command.borrow_blocks(), now);
+      resources_.OnCommand(router, command, now);
+      return;
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
@@ -48,7 +44,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
     if (command.leg().attempt() <= old->second.wire.attempt()) return;
     End(old, "replaced by a newer attempt");
   }
-  if (!stored_blocks_.Drop(key, command.leg().attempt())) return;
+  if (!resources_.stored_blocks().Drop(key, command.leg().attempt())) return;
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Refuse(router, command.leg(), status, command.trace_id());
   };
@@ -68,7 +64,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   input->arrived_us = command.arrived_us();
   if (const std::string& request = command.leg().request_id(); !request.empty())
     input->group = absl::StrCat(router.value(), "/", request);
-  if (stored_blocks_.Hold(router, command, *input, *time_allowed, now)) return;
+  if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
   const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
   if (!sequence.ok()) return refuse(sequence.status());
 
@@ -171,7 +167,7 @@ void DecodeCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   const node::LegKey key(router, command.leg());
   const auto it = legs_.find(key);
   if (TANDEM_MUTATED(kAbortIgnored)) return;
-  stored_blocks_.Drop(key, command.leg().attempt() + 1);
+  resources_.stored_blocks().Drop(key, command.leg().attempt() + 1);
   retained_.Abort(router, command);
   if (it == legs_.end() || command.leg().attempt() < it->second.wire.attempt()) return;
   End(it, command.reason());
@@ -186,15 +182,7 @@ void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
     if (leg->first.router == router) End(leg, "router lost");
   }
   retained_.OnRouterLost(router);
-  borrower_.OnRouterLost(router);
-  prefix_migration_.OnRouterLost(router);
-  stored_blocks_.OnRouterLost(router);
-}
-
-void DecodeCore::BeginDrain(absl::Time now, absl::Duration time_left) {
-  if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
-  ledger_.BeginDrain();
-  lender_.BeginDrain(now, time_left);
+  resources_.OnRouterLost(router);
 }
 
 // A generating sequence is retained when its next step ends, because all of its tokens are computed
@@ -230,11 +218,8 @@ void DecodeCore::Retain(Legs::iterator it, const engine::SampledToken& next) {
 
 void DecodeCore::OnTick(absl::Time now) {
   retained_.OnTick(now);
-  prefix_migration_.OnTick(now);
-  borrower_.OnTick(now);
-  lender_.OnTick(now);
+  for (const auto& [router, command] : resources_.OnTick(now)) OnCommand(router, command, now);
   EndStarved(now);
-  for (const auto& [router, command] : stored_blocks_.OnTick(now)) OnCommand(router, command, now);
   const bool too_late = migration_until_.has_value() && *migration_until_ <= now;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
@@ -279,9 +264,7 @@ void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now
 // The sender of an older epoch may have delivered everything just before the new epoch was
 // announced. That is just as good, because the tokens alone decide the blocks' contents.
 void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
-  prefix_migration_.Handle(event);
-  lender_.Handle(event);
-  borrower_.Handle(event);
+  resources_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
   const Legs::iterator it = found->second;
@@ -314,9 +297,7 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
 }
 
 void DecodeCore::Handle(const transfer::LeaseFailed& event, absl::Time) {
-  prefix_migration_.Handle(event);
-  lender_.Handle(event);
-  borrower_.Handle(event);
+  resources_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
   if (found->second->second.phase == Phase::kClosing) return;
@@ -371,9 +352,7 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
     return scheduler_.MarkReceived(
         leg.sequence, scheduler_.Get(leg.sequence).cached_tokens + leg.received_tokens);
   }
-  prefix_migration_.Handle(event);
-  lender_.Handle(event);
-  borrower_.Handle(event);
+  resources_.Handle(event);
   const auto found = draining_leases_.find(event.lease);
   if (found == draining_leases_.end()) return;
   if (!TANDEM_MUTATED(kReleaseLost)) scheduler_.EndQuarantine(found->second);
@@ -384,19 +363,16 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
 
 absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time now) {
   FollowConstraints();
-  borrower_.BeforeStep(now);
-  stored_blocks_.Resume(now);
-  const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
-  borrower_.AfterPlan(!slices.empty() || preparing(), now);
-  scheduler_.meter().Start(scheduler_.planned_shape(), now);
+  node::Borrower& borrower = resources_.borrower();
+  borrower.BeforeStep(now);
+  const absl::Span<const engine::SequenceSlice> slices = resources_.PlanStep(now);
+  borrower.AfterPlan(!slices.empty() || preparing(), now);
   return slices;
 }
 
 void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                             absl::Time now) {
-  scheduler_.meter().Stop(result.ok(), now);
-  const node::StepResult& step = scheduler_.FinishStep(result);
-  ledger_.counters().set_steps(ledger_.counters().steps() + 1);
+  const node::StepResult& step = resources_.FinishStep(result, now);
   std::vector<std::pair<Legs::iterator, request::FinishReason>> finished;
   for (const node::StepOutcome& outcome : step.outcomes) {
     const auto found = by_sequence_.find(outcome.id);

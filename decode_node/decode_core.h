@@ -33,38 +33,31 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "common/node/borrower.h"
-#include "common/node/lender.h"
 #include "common/node/node_core.h"
-#include "common/node/node_ledger.h"
-#include "common/node/prefix_fetch.h"
-#include "common/node/prefix_migration.h"
-#include "common/node/sequence_scheduler.h"
-#include "common/node/stored_blocks.h"
+#include "common/node/node_resources.h"
 #include "decode_node/retained_sequences.h"
 
 namespace tandem::decode_node {
 
 class DecodeCore final : public node::NodeCore {
  public:
-  // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
-  explicit DecodeCore(node::SchedulerOptions options)
-      : scheduler_((options.retry_alone = true, options)),
-        stored_blocks_(scheduler_, ledger_, options.stored_blocks),
-        borrower_(scheduler_, ledger_, options.borrows),
-        lender_(scheduler_, ledger_, options.lend_blocks_max) {}
+  // Takes over. REQUIRES: `resources` are idle; they outlive the core.
+  explicit DecodeCore(node::NodeResources& resources) : resources_(resources) {
+    resources.BeginRole({.generates = true, .retry_alone = true});
+  }
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_DECODE; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {
-    prefix_migration_.OnRouterJoined(router);
-    borrower_.OnRouterJoined(router);
+    resources_.OnRouterJoined(router);
   }
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
   void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
-  void OnLending(const lending::LendingEvent& event, absl::Time now) override;
+  void OnLending(const lending::LendingEvent& event, absl::Time now) override {
+    resources_.OnLending(event, now);
+  }
   void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
-    for (const auto& [router, command] : stored_blocks_.Handle(event, now))
+    for (const auto& [router, command] : resources_.OnStorage(event, now))
       OnCommand(router, command, now);
   }
   void OnTick(absl::Time now) override;
@@ -72,34 +65,14 @@ class DecodeCore final : public node::NodeCore {
   void OnLayerDone(int) override {}
   void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                   absl::Time now) override;
-  using node::NodeCore::TakeActions;
-  void TakeActions(node::NodeActions& actions) override {
-    if (!stored_blocks_.enabled() && !scheduler_.has_block_events()) return ledger_.Take(actions);
-    const auto changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
-    ledger_.Take(changes.memory, changes.on_disk, actions);
-  }
-  void Recycle(v1::NodeEvent&& event) override { ledger_.Recycle(std::move(event)); }
   v1::NodeLoad load() const override;
-  int64_t blocks_lendable() const override { return borrower_.blocks_lendable(); }
-  std::vector<kv::BlockOwners::Counts> owner_counts() const override {
-    return scheduler_.owner_counts();
+  int64_t blocks_lendable() const override { return resources_.borrower().blocks_lendable(); }
+  void BeginDrain(absl::Time now, absl::Duration time_left) override {
+    resources_.BeginDrain(now, time_left);
   }
-  v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
-  cost::StepProfile step_profile() const override { return scheduler_.meter().cost().profile(); }
-  std::optional<cost::StorageProfile> storage_profile() const override {
-    return stored_blocks_.profile();
-  }
-  std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
-  std::vector<kv::BlockHash> BlocksOnDiskOnly() const override {
-    return stored_blocks_.OnDiskOnly();
-  }
-  void BeginDrain(absl::Time now, absl::Duration time_left) override;
   void StartMigration(absl::Time now, absl::Duration time_left) override;
   bool preparing() const override { return scheduler_.following_constraints(); }
-  bool idle() const override {
-    return scheduler_.size() == 0 && draining_leases_.empty() && prefix_migration_.idle() &&
-           prefix_fetch_.idle() && stored_blocks_.idle() && borrower_.idle() && lender_.idle();
-  }
+  bool idle() const override { return draining_leases_.empty() && resources_.idle(); }
 
  private:
   using SequenceId = node::SequenceId;
@@ -123,8 +96,6 @@ class DecodeCore final : public node::NodeCore {
   using Legs = std::map<node::LegKey, Leg>;
 
   void StartDecode(node::RouterKey router, const v1::StartDecode& command, absl::Time now);
-  // Of a fetch: sends to another node, or hears that this node's has no holder.
-  void SendBlocks(node::RouterKey router, const v1::SendBlocks& command, absl::Time now);
   void NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
 
@@ -143,16 +114,12 @@ class DecodeCore final : public node::NodeCore {
   void Handle(const transfer::EpochRaised& event, absl::Time now);
   void Handle(const transfer::LeaseDrained& event, absl::Time now);
   void Handle(const transfer::ExportDone& event, absl::Time) {
-    borrower_.Handle(event);
+    resources_.Handle(event);
     retained_.Handle(event);
-    prefix_migration_.Handle(event);
-    prefix_fetch_.Handle(event);
   }
   void Handle(const transfer::ExportFailed& event, absl::Time now) {
-    borrower_.Handle(event, now);
+    resources_.Handle(event, now);
     retained_.Handle(event);
-    prefix_migration_.Handle(event);
-    prefix_fetch_.Handle(event);
   }
 
   // Tells the router that the sequence is in the running batch. `received`: the lease that
@@ -181,8 +148,9 @@ class DecodeCore final : public node::NodeCore {
   // Reports LegFinished, then ends the leg.
   void Finish(Legs::iterator leg, request::FinishReason reason);
 
-  node::SequenceScheduler scheduler_;
-  node::NodeLedger ledger_;
+  node::NodeResources& resources_;
+  node::SequenceScheduler& scheduler_ = resources_.scheduler();
+  node::NodeLedger& ledger_ = resources_.ledger();
   // Bound: --max-sequences and 1,024 waiting.
   Legs legs_;
   // Bound: one for each leg.
@@ -192,11 +160,6 @@ class DecodeCore final : public node::NodeCore {
   // Bound: the pool's blocks: each holds some.
   std::map<LeaseId, std::vector<BlockId>> draining_leases_;  // quarantined blocks
   RetainedSequences retained_{scheduler_, ledger_};
-  node::PrefixMigration prefix_migration_{scheduler_, ledger_};
-  node::PrefixFetch prefix_fetch_{scheduler_, ledger_};
-  node::StoredBlocks stored_blocks_;
-  node::Borrower borrower_;
-  node::Lender lender_;
   // Set once the migration began: until when a sequence can still be retained.
   std::optional<absl::Time> migration_until_;
 };

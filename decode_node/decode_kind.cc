@@ -8,8 +8,8 @@ node::NodeKind DecodeKind() {
   return {.program = "tandem-decode-node",
           .purpose = "Receives prompts' KV from prefill nodes and generates tokens.",
           .role = "decode",
-          .new_core = [](node::SchedulerOptions options) -> std::unique_ptr<node::NodeCore> {
-            return std::make_unique<DecodeCore>(std::move(options));
+          .new_core = [](node::NodeResources& resources) -> std::unique_ptr<node::NodeCore> {
+            return std::make_unique<DecodeCore>(resources);
           }};
 }
 

@@ -31,30 +31,16 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
           absl::InvalidArgumentError("NewEpoch: sent to a prefill node, expected a decode node"),
           /*sender_side=*/true);
     case v1::NodeCommand::kAdoptBlocks:
-      return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
-      if (command.send_blocks().fetch()) return SendBlocks(router, command.send_blocks(), now);
-      return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::kLendBlocks:
-      return lender_.OnLendBlocks(router, command.lend_blocks(), /*indebted=*/false, now);
-    case v1::NodeCommand::kLoanAnswer:  // prompts do not borrow
+    case v1::NodeCommand::kLoanAnswer:
     case v1::NodeCommand::kBorrowBlocks:
+      if (resources_.OnCommand(router, command, now))
+        EndFetching(LeaseId(command.send_blocks().lease_id()), now);
+      return;
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
-}
-
-void PrefillCore::SendBlocks(node::RouterKey router, const v1::SendBlocks& command,
-                             absl::Time now) {
-  if (command.hashes().empty()) {
-    const LeaseId lease(command.lease_id());
-    if (prefix_fetch_.OnNoHolder(lease)) EndFetching(lease, now);
-    lender_.OnNoHolder(lease);
-    return;
-  }
-  // What is lent lies in memory.
-  if (command.lent() || !stored_blocks_.Hold(router, command, now))
-    prefix_fetch_.OnSendBlocks(command, now);
 }
 
 void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now) {
@@ -68,7 +54,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     Abandon(old->second, "replaced by a newer attempt");
   }
   if (!DropFetching(key, command.leg().attempt())) return;
-  if (!stored_blocks_.Drop(key, command.leg().attempt())) return;
+  if (!resources_.stored_blocks().Drop(key, command.leg().attempt())) return;
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Refuse(router, command.leg(), status, command.trace_id());
   };
@@ -85,7 +71,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     return refuse(absl::InvalidArgumentError(absl::StrCat(
         "first_ordinal: ", command.first_ordinal(), ", expected one in [0, ", blocks, ")")));
   }
-  if (stored_blocks_.Hold(router, command, *input, *time_allowed, now)) return;
+  if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
   ledger_.LegTaken(command.leg(), command.trace_id());
   if (Fetch(router, command, *input, *time_allowed, now)) return;
   Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed);
@@ -115,9 +101,9 @@ bool PrefillCore::Fetch(node::RouterKey router, const v1::Prefill& command,
   const int64_t useful =
       std::min<int64_t>(command.fetch_blocks(), (prompt - 1) / layout.block_tokens);
   hashes.resize(static_cast<size_t>(std::clamp<int64_t>(useful, 0, std::ssize(hashes))));
-  const auto lease =
-      prefix_fetch_.Begin(router, {command.fetch_from_node_id(), command.fetch_from_incarnation()},
-                          hashes, layout.BlocksFor(prompt), time_allowed, now);
+  const auto lease = resources_.prefix_fetch().Begin(
+      router, {command.fetch_from_node_id(), command.fetch_from_incarnation()}, hashes,
+      layout.BlocksFor(prompt), time_allowed, now);
   if (!lease.has_value()) return false;
   fetching_.emplace(*lease, Fetching{router, command, time_allowed, now + time_allowed});
   return true;
@@ -198,7 +184,7 @@ void PrefillCore::Open(Exports::iterator it, const v1::Prefill& command) {
 void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   const node::LegKey key(router, command.leg());
   DropFetching(key, command.leg().attempt() + 1);
-  stored_blocks_.Drop(key, command.leg().attempt() + 1);
+  resources_.stored_blocks().Drop(key, command.leg().attempt() + 1);
   const auto found = legs_.find(key);
   if (found == legs_.end() || command.leg().attempt() < found->second->second.wire.attempt()) {
     return;
@@ -208,22 +194,9 @@ void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
 
 // ---- deadlines, drains, ends of legs -------------------------------------------------------
 
-void PrefillCore::BeginDrain(absl::Time now, absl::Duration time_left) {
-  if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
-  ledger_.BeginDrain();
-  lender_.BeginDrain(now, time_left);
-}
-
-void PrefillCore::OnLending(const lending::LendingEvent& event, absl::Time) {
-  if (const auto* returned = std::get_if<lending::LoanReturned>(&event)) lender_.Handle(*returned);
-  if (const auto* expired = std::get_if<lending::LoanExpired>(&event)) lender_.Handle(*expired);
-  if (const auto* damaged = std::get_if<lending::LoanDamaged>(&event)) lender_.Handle(*damaged);
-}
-
 void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
-  prefix_migration_.OnRouterLost(router);
+  resources_.OnRouterLost(router);
   std::erase_if(fetching_, [&](const auto& entry) { return entry.second.router == router; });
-  stored_blocks_.OnRouterLost(router);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (leg->first.router == router) Abandon(leg->second, "router lost");
@@ -231,9 +204,7 @@ void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
 }
 
 void PrefillCore::OnTick(absl::Time now) {
-  prefix_migration_.OnTick(now);
-  lender_.OnTick(now);
-  for (const auto& [router, command] : stored_blocks_.OnTick(now)) OnCommand(router, command, now);
+  for (const auto& [router, command] : resources_.OnTick(now)) OnCommand(router, command, now);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     const Export& exported = leg->second->second;
@@ -266,17 +237,15 @@ void PrefillCore::OnTransfer(const transfer::TransferEvent& event, absl::Time no
 }
 
 void PrefillCore::Handle(const transfer::ExportDone& event, absl::Time) {
-  prefix_migration_.Handle(event);
-  prefix_fetch_.Handle(event);
+  resources_.Handle(event);
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
   EndExport(it);
 }
 
-void PrefillCore::Handle(const transfer::ExportFailed& event, absl::Time) {
-  prefix_migration_.Handle(event);
-  prefix_fetch_.Handle(event);
+void PrefillCore::Handle(const transfer::ExportFailed& event, absl::Time now) {
+  resources_.Handle(event, now);
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   if (it->second.owner.has_value()) {
@@ -304,9 +273,7 @@ absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time now) {
     ledger_.FailRequest(it->second.owner->router, it->second.wire, status, it->second.trace_id);
     Abandon(it, std::string(status.message()));
   }
-  stored_blocks_.Resume(now);
-  const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
-  scheduler_.meter().Start(scheduler_.planned_shape(), now);
+  const absl::Span<const engine::SequenceSlice> slices = resources_.PlanStep(now);
   PlanPushes();
   return slices;
 }
@@ -341,9 +308,7 @@ void PrefillCore::OnLayerDone(int layer) {
 
 void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                              absl::Time now) {
-  scheduler_.meter().Stop(result.ok(), now);
-  const node::StepResult& step = scheduler_.FinishStep(result);
-  ledger_.counters().set_steps(ledger_.counters().steps() + 1);
+  const node::StepResult& step = resources_.FinishStep(result, now);
   pushes_.clear();
   std::vector<std::pair<node::RouterKey, v1::NodeEvent>> finished;
   for (const node::StepOutcome& outcome : step.outcomes) {
@@ -388,12 +353,8 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
 }
 
 v1::NodeLoad PrefillCore::load() const {
-  v1::NodeLoad load = node::LoadOf(scheduler_);
-  load.set_exports(static_cast<int64_t>(exports_.size()) + prefix_migration_.exports() +
-                   prefix_fetch_.exports());
-  load.set_leases(prefix_migration_.leases() + prefix_fetch_.leases() + lender_.leases());
-  load.set_blocks_lent(lender_.blocks_lent());
-  stored_blocks_.AddTo(load);
+  v1::NodeLoad load = resources_.load();
+  load.set_exports(load.exports() + static_cast<int64_t>(exports_.size()));
   return load;
 }
 

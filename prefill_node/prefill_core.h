@@ -27,37 +27,30 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/node/lender.h"
 #include "common/node/node_core.h"
-#include "common/node/node_ledger.h"
-#include "common/node/prefix_fetch.h"
-#include "common/node/prefix_migration.h"
-#include "common/node/sequence_scheduler.h"
-#include "common/node/stored_blocks.h"
+#include "common/node/node_resources.h"
 
 namespace tandem::prefill_node {
 
 class PrefillCore final : public node::NodeCore {
  public:
-  // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
-  // Ignores itl_slo and static_batches: no sequence generates here, so no prompt's row delays a
-  // token, and a prompt that was computed has left the batch.
-  explicit PrefillCore(node::SchedulerOptions options)
-      : scheduler_(
-            (options.itl_slo = absl::ZeroDuration(), options.static_batches = false, options)),
-        stored_blocks_(scheduler_, ledger_, options.stored_blocks),
-        lender_(scheduler_, ledger_, options.lend_blocks_max) {}
+  // Takes over. REQUIRES: `resources` are idle; they outlive the core.
+  explicit PrefillCore(node::NodeResources& resources) : resources_(resources) {
+    resources.BeginRole({.generates = false, .retry_alone = false});
+  }
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_PREFILL; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {
-    prefix_migration_.OnRouterJoined(router);
+    resources_.OnRouterJoined(router);
   }
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
   void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
-  void OnLending(const lending::LendingEvent& event, absl::Time now) override;
+  void OnLending(const lending::LendingEvent& event, absl::Time now) override {
+    resources_.OnLending(event, now);
+  }
   void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
-    for (const auto& [router, command] : stored_blocks_.Handle(event, now))
+    for (const auto& [router, command] : resources_.OnStorage(event, now))
       OnCommand(router, command, now);
   }
   void OnTick(absl::Time now) override;
@@ -65,36 +58,15 @@ class PrefillCore final : public node::NodeCore {
   void OnLayerDone(int layer) override;
   void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                   absl::Time now) override;
-  using node::NodeCore::TakeActions;
-  void TakeActions(node::NodeActions& actions) override {
-    if (!stored_blocks_.enabled() && !scheduler_.has_block_events()) return ledger_.Take(actions);
-    const auto changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
-    ledger_.Take(changes.memory, changes.on_disk, actions);
-  }
-  void Recycle(v1::NodeEvent&& event) override { ledger_.Recycle(std::move(event)); }
   v1::NodeLoad load() const override;
   int64_t blocks_lendable() const override { return 0; }
-  std::vector<kv::BlockOwners::Counts> owner_counts() const override {
-    return scheduler_.owner_counts();
+  void BeginDrain(absl::Time now, absl::Duration time_left) override {
+    resources_.BeginDrain(now, time_left);
   }
-  v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
-  cost::StepProfile step_profile() const override { return scheduler_.meter().cost().profile(); }
-  std::optional<cost::StorageProfile> storage_profile() const override {
-    return stored_blocks_.profile();
-  }
-  std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
-  std::vector<kv::BlockHash> BlocksOnDiskOnly() const override {
-    return stored_blocks_.OnDiskOnly();
-  }
-  void BeginDrain(absl::Time now, absl::Duration time_left) override;
   // Prompts are not migrated: each is computed soon, and only this node has its blocks.
   void StartMigration(absl::Time, absl::Duration) override {}
   bool preparing() const override { return scheduler_.following_constraints(); }
-  bool idle() const override {
-    return scheduler_.size() == 0 && exports_.empty() && fetching_.empty() &&
-           prefix_migration_.idle() && prefix_fetch_.idle() && stored_blocks_.idle() &&
-           lender_.idle();
-  }
+  bool idle() const override { return exports_.empty() && fetching_.empty() && resources_.idle(); }
 
  private:
   using SequenceId = node::SequenceId;
@@ -126,8 +98,6 @@ class PrefillCore final : public node::NodeCore {
 
   void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
-  // Of a fetch: sends to another node, or hears that this node's has no holder.
-  void SendBlocks(node::RouterKey router, const v1::SendBlocks& command, absl::Time now);
   // Forgets an attempt that is being fetched for; false if `attempt` is no newer than it.
   bool DropFetching(const node::LegKey& key, uint32_t attempt);
   // Fetches the prompt's beginning if the command names a holder and that saves work. False: the
@@ -158,28 +128,17 @@ class PrefillCore final : public node::NodeCore {
   void Handle(const transfer::ExportDone& event, absl::Time now);
   void Handle(const transfer::ExportFailed& event, absl::Time now);
   void Handle(const transfer::LeaseInstalled& event, absl::Time now) {
-    prefix_migration_.Handle(event);
-    lender_.Handle(event);
-    if (prefix_fetch_.Handle(event)) EndFetching(event.lease, now);
+    if (resources_.Handle(event)) EndFetching(event.lease, now);
   }
   void Handle(const transfer::LeaseFailed& event, absl::Time now) {
-    prefix_migration_.Handle(event);
-    lender_.Handle(event);
-    if (prefix_fetch_.Handle(event)) EndFetching(event.lease, now);
+    if (resources_.Handle(event)) EndFetching(event.lease, now);
   }
   void Handle(const transfer::EpochRaised&, absl::Time) {}
-  void Handle(const transfer::LeaseDrained& event, absl::Time) {
-    prefix_migration_.Handle(event);
-    prefix_fetch_.Handle(event);
-    lender_.Handle(event);
-  }
+  void Handle(const transfer::LeaseDrained& event, absl::Time) { resources_.Handle(event); }
 
-  node::SequenceScheduler scheduler_;
-  node::NodeLedger ledger_;
-  node::PrefixMigration prefix_migration_{scheduler_, ledger_};
-  node::PrefixFetch prefix_fetch_{scheduler_, ledger_};
-  node::StoredBlocks stored_blocks_;
-  node::Lender lender_;
+  node::NodeResources& resources_;
+  node::SequenceScheduler& scheduler_ = resources_.scheduler();
+  node::NodeLedger& ledger_ = resources_.ledger();
   // Bound: PrefixFetch::kFetchesMax (64).
   Fetchings fetching_;
   // Bound: exports_max (4,096).

@@ -8,8 +8,8 @@ node::NodeKind PrefillKind() {
   return {.program = "tandem-prefill-node",
           .purpose = "Processes prompts and pushes their KV to decode nodes.",
           .role = "prefill",
-          .new_core = [](node::SchedulerOptions options) -> std::unique_ptr<node::NodeCore> {
-            return std::make_unique<PrefillCore>(std::move(options));
+          .new_core = [](node::NodeResources& resources) -> std::unique_ptr<node::NodeCore> {
+            return std::make_unique<PrefillCore>(resources);
           }};
 }
 

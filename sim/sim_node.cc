@@ -140,21 +140,24 @@ void SimNode::MakeCore() {
   if (disk_) {
     scheduler.stored_blocks = std::make_shared<const std::vector<kv::BlockHash>>(disk_->Hashes());
   }
+  resources_ = std::make_unique<node::NodeResources>(scheduler);
   if (options_.role == v1::NODE_ROLE_PREFILL)
-    core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
+    core_ = std::make_unique<prefill_node::PrefillCore>(*resources_);
   else
-    core_ = std::make_unique<decode_node::DecodeCore>(scheduler);
+    core_ = std::make_unique<decode_node::DecodeCore>(*resources_);
   stepping_ = false;
   inbox_.clear();
   to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
   disk_free_ = from_disk_free_ = world().now();
   drain_ends_.reset();
+  freed_room_ = {};
 }
 
 void SimNode::OnCrash() {
   for (ControlStream* stream : streams_) stream->OnNodeCrash();
   routers_.clear();
   core_.reset();
+  resources_.reset();
   plane_.reset();
   lending_.reset();
   engine_.reset();
@@ -182,7 +185,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_block_names(options_.seams.block_key.names());
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
   registration.set_max_batch_tokens(static_cast<int32_t>(options_.topology.max_batch_tokens));
-  registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
+  registration.set_cached_blocks(kv::PackHashes(resources_->CachedBlocks()));
   registration.set_stored_blocks_max(options_.topology.disk_blocks);
   if (options_.topology.lend_blocks > 0) {
     registration.set_lending_address(name());
@@ -198,7 +201,7 @@ void SimNode::OnStreamOpened(ControlStream& stream) {
   const node::RouterKey key(next_router_++);
   core_->OnRouterJoined(key, Now());
   stream.ToRouter(std::make_unique<v1::NodeMessage>(MakeRegistration()));
-  if (const auto hashes = core_->BlocksOnDiskOnly(); !hashes.empty()) {
+  if (const auto hashes = resources_->BlocksOnDiskOnly(); !hashes.empty()) {
     v1::NodeMessage message;
     v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
     stored.set_hashes(kv::PackHashes(hashes));
@@ -292,10 +295,10 @@ void SimNode::Tick() {
     next_heartbeat_ = world().now() + options_.seams.heartbeat_interval;
     v1::NodeMessage heartbeat;
     *heartbeat.mutable_load() = core_->load();
-    *heartbeat.mutable_counters() = core_->counters();
+    *heartbeat.mutable_counters() = resources_->counters();
     heartbeat.set_blocks_lendable(core_->blocks_lendable());
-    *heartbeat.mutable_step_cost() = rpc::ToWire(core_->step_profile());
-    if (const auto storage = core_->storage_profile(); storage.has_value())
+    *heartbeat.mutable_step_cost() = rpc::ToWire(resources_->step_profile());
+    if (const auto storage = resources_->storage_profile(); storage.has_value())
       *heartbeat.mutable_storage_cost() = rpc::ToWire(*storage);
     for (ControlStream* stream : streams_)
       if (routers_.count(stream) > 0)
@@ -307,9 +310,11 @@ void SimNode::Tick() {
 // ---- engine thread
 
 void SimNode::Pump() {
+  load_sent_ = false;
   Dispatch();
   StartStep();
   if (!stepping_) Dispatch();  // the plan may have asked for blocks to be read
+  if (!load_sent_) AnnounceFreedRoom();
 }
 
 void SimNode::Dispatch() {
@@ -318,7 +323,7 @@ void SimNode::Dispatch() {
   if (mine == nullptr) mine = std::make_unique<node::NodeActions>();
   node::NodeActions& actions = *mine;
   while (true) {
-    core_->TakeActions(actions);
+    resources_->TakeActions(actions);
     if (actions.empty()) break;
     for (const lending::LendingCommand& command : actions.lending) {
       lending_->Handle(command);
@@ -354,6 +359,8 @@ void SimNode::SendEvents(node::NodeActions& actions) {
   }
   if (messages.empty()) return;
   v1::NodeLoad load = core_->load();
+  freed_room_.OnReported(load);
+  load_sent_ = true;
   for (ControlStream* stream : streams_) {
     const auto router = routers_.find(stream);
     if (router == routers_.end()) continue;
@@ -379,9 +386,18 @@ std::unique_ptr<v1::NodeMessage> SimNode::NewMessage() {
 void SimNode::Recycle(std::unique_ptr<v1::NodeMessage> message) {
   const bool other = message->has_registration() || message->has_counters();
   if (!alive() || other || spare_messages_.size() >= kSpareMessagesMax) return;
-  for (v1::NodeEvent& event : *message->mutable_events()) core_->Recycle(std::move(event));
+  for (v1::NodeEvent& event : *message->mutable_events()) resources_->Recycle(std::move(event));
   while (!message->events().empty()) message->mutable_events()->RemoveLast();
   spare_messages_.push_back(std::move(message));
+}
+
+void SimNode::AnnounceFreedRoom() {
+  const v1::NodeLoad load = core_->load();
+  if (!freed_room_.TakeDue(load)) return;
+  v1::NodeMessage message;
+  *message.mutable_load() = load;
+  for (ControlStream* stream : streams_)
+    if (routers_.contains(stream)) stream->ToRouter(std::make_unique<v1::NodeMessage>(message));
 }
 
 void SimNode::StartStep() {

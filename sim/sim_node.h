@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "common/engine/engine.h"
+#include "common/node/freed_room.h"
 #include "common/node/node_core.h"
+#include "common/node/node_resources.h"
 #include "sim/checkers/debt_checker.h"
 #include "sim/checkers/ownership_checker.h"
 #include "sim/checkers/salt_checker.h"
@@ -64,8 +66,9 @@ class SimNode final : public Process {
   // The stream outlives the node.
   void AddStream(ControlStream& stream) { streams_.push_back(&stream); }
 
-  // REQUIRES: alive, for the next three.
+  // REQUIRES: alive, for the next four.
   const node::NodeCore& core() const { return *core_; }
+  const node::NodeResources& resources() const { return *resources_; }
   const KvPlane& plane() const { return *plane_; }
   // Zero without checkers.
   KvTransferStates kv_transfer_states() const {
@@ -77,13 +80,13 @@ class SimNode final : public Process {
   const NodeWork& work() const { return work_; }
   // Null unless the topology lends. REQUIRES: alive.
   SimLending* lending() { return lending_.get(); }
-  int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
-  int64_t blocks_fetched() const { return alive() ? core_->counters().blocks_fetched() : 0; }
-  int64_t units_lent() const { return alive() ? core_->counters().units_lent() : 0; }
-  int64_t loans_lost() const { return alive() ? core_->counters().loans_lost() : 0; }
-  int64_t loans_moved() const { return alive() ? core_->counters().loans_moved() : 0; }
-  int64_t loans_home() const { return alive() ? core_->counters().loans_home() : 0; }
-  int64_t blocks_loaded() const { return alive() ? core_->counters().blocks_loaded() : 0; }
+  int64_t blocks_adopted() const { return alive() ? resources_->counters().blocks_adopted() : 0; }
+  int64_t blocks_fetched() const { return alive() ? resources_->counters().blocks_fetched() : 0; }
+  int64_t units_lent() const { return alive() ? resources_->counters().units_lent() : 0; }
+  int64_t loans_lost() const { return alive() ? resources_->counters().loans_lost() : 0; }
+  int64_t loans_moved() const { return alive() ? resources_->counters().loans_moved() : 0; }
+  int64_t loans_home() const { return alive() ? resources_->counters().loans_home() : 0; }
+  int64_t blocks_loaded() const { return alive() ? resources_->counters().blocks_loaded() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();
   bool draining() const { return drain_ends_.has_value(); }
@@ -110,6 +113,8 @@ class SimNode final : public Process {
   void SendEvents(node::NodeActions& actions);
   // Perhaps with the load of an earlier one.
   std::unique_ptr<v1::NodeMessage> NewMessage();
+  // As NodeRuntime does: routers would not use the room until the next heartbeat otherwise.
+  void AnnounceFreedRoom();
   // From the engine thread to the transfer thread and back, in order.
   void ToPlane(transfer::TransferCommand command);
   void FromPlane();
@@ -138,11 +143,14 @@ class SimNode final : public Process {
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<KvPlane> plane_;
   std::unique_ptr<SimLending> lending_;
+  std::unique_ptr<node::NodeResources> resources_;
   std::unique_ptr<node::NodeCore> core_;
   std::optional<OwnershipChecker> ownership_;
   std::optional<SaltChecker> salt_;
   std::map<ControlStream*, node::RouterKey> routers_;  // never walked: pointers have no order
   uint64_t next_router_ = 1;
+  node::FreedRoom freed_room_;
+  bool load_sent_ = false;  // with other news, since the pump began
   absl::Span<const engine::SequenceSlice> step_;
   cost::StepShape step_shape_;  // of step_, as is step_time_
   absl::Duration step_time_;

@@ -319,10 +319,11 @@ void Simulation::Cover(const Fault& fault) {
 
 void Simulation::CheckQuiet() {
   for (const auto& node : nodes_)
-    if (node->alive()) CheckNodeQuiet(node->name(), node->core(), node->plane().counters(), log_);
-  std::vector<const node::NodeCore*> all;
+    if (node->alive())
+      CheckNodeQuiet(node->name(), node->core(), node->resources(), node->plane().counters(), log_);
+  std::vector<const node::NodeResources*> all;
   for (const auto& node : nodes_)
-    if (node->alive()) all.push_back(&node->core());
+    if (node->alive()) all.push_back(&node->resources());
   for (const auto& router : routers_) {
     if (!router->alive()) continue;
     CheckRouterQuiet(router->name(), router->core(), router->Now(), log_);
@@ -378,7 +379,7 @@ SimReport Simulation::Run() {
     report.loans_moved += node->loans_moved();
     report.loans_home += node->loans_home();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;
-    const v1::TokensBySource tokens = node->core().counters().prompt_tokens();
+    const v1::TokensBySource tokens = node->resources().counters().prompt_tokens();
     report.tokens_cached += tokens.cached();
     report.tokens_received += tokens.received();
     report.tokens_computed += tokens.computed();

@@ -20,7 +20,7 @@
 // room for them here (router/core/loan_planner.h). Such a plan holds for a short time; what was
 // lent for it does not come home at once.
 //
-// Thread safety: none; the engine thread. Owner: a core.
+// Thread safety: none; the engine thread. Owner: NodeResources.
 // Invariants: a unit of a sequence lies here or with one creditor; the blocks of a loan that is
 // sent are pinned until the export ends; a sequence has at most one loan that is not used yet,
 // beside those that replace others; a loan moves once at a time.
@@ -68,6 +68,11 @@ class Borrower {
   Borrower(SequenceScheduler& scheduler, NodeLedger& ledger, bool enabled)
       : scheduler_(scheduler), ledger_(ledger), enabled_(enabled), home_(scheduler, ledger) {}
 
+  // The node begins a role. REQUIRES: idle().
+  void OnRoleBegun() {
+    plan_ = {};
+    last_progress_ = absl::InfiniteFuture();
+  }
   void OnRouterJoined(RouterKey router) { routers_.push_back(router); }
   void OnRouterLost(RouterKey router);
   void OnAnswer(const v1::LoanAnswer& answer, absl::Time now);

@@ -18,7 +18,7 @@
 // that came to its router first goes on: for it, this node holds back a sequence of its own that
 // may outgrow the pool and came later, and starts it again when nothing is lent to an older one.
 //
-// Thread safety: none; the engine thread. Owner: a core.
+// Thread safety: none; the engine thread. Owner: NodeResources.
 // Invariants: the blocks of a loan are pinned until StopServing was issued; at most lend_blocks_max
 // blocks are lent; a node that has debts lends nothing.
 #pragma once

@@ -1,9 +1,9 @@
-// The part of a node that decides: a state machine. Its inputs are routers' commands, the KV
-// plane's events, finished engine steps and the time; its outputs are events for routers, commands
-// for the KV plane and the next engine step. DecodeCore and PrefillCore implement it; NodeRuntime
-// (threads, gRPC, UCX) and the simulator drive it. It has no thread, clock, socket or random
-// device. Thread safety: none; the engine thread (or the simulator) makes every call. Owner:
-// NodeRuntime, or the simulator.
+// The part of a node that decides: a state machine over the node's NodeResources. Its inputs are
+// routers' commands, the KV plane's events, finished engine steps and the time; its outputs are
+// events for routers, commands for the KV plane and the next engine step. DecodeCore and
+// PrefillCore implement it; NodeRuntime (threads, gRPC, UCX) and the simulator drive it. It has no
+// thread, clock, socket or random device. Thread safety: none; the engine thread (or the simulator)
+// makes every call. Owner: NodeRuntime, or the simulator.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/cost/link_cost.h"
-#include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
-#include "common/kv/block_hash.h"
-#include "common/kv/block_owners.h"
 #include "common/lending/lending.h"
 #include "common/storage/block_storage.h"
 #include "common/transfer/kv_transfer.h"
@@ -30,7 +26,8 @@ namespace tandem::node {
 // One connection of one router; a router that reconnects gets a new key.
 using RouterKey = StrongId<struct RouterKeyTag, uint64_t>;
 
-// What the core's driver shall do. Order within each vector matters; the vectors are independent.
+// What the core's driver shall do: NodeResources::TakeActions. Order within each vector matters;
+// the vectors are independent.
 struct NodeActions {
   std::vector<std::pair<RouterKey, v1::NodeEvent>> events;
   std::vector<v1::NodeEvent> broadcast;  // to every router: blocks stored and removed, draining
@@ -91,31 +88,9 @@ class NodeCore {
   virtual void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                           absl::Time now) = 0;
 
-  // Everything since the last call. What `actions` held is dropped, and its memory used again, so
-  // a driver passes the same one each time.
-  virtual void TakeActions(NodeActions& actions) = 0;
-  NodeActions TakeActions() {
-    NodeActions actions;
-    TakeActions(actions);
-    return actions;
-  }
-  // An event that the driver has sent and needs no more: a later one may use its memory.
-  virtual void Recycle(v1::NodeEvent&& event) = 0;
-
   virtual v1::NodeLoad load() const = 0;
   // Blocks of running sequences that other nodes could keep; 0 on a node that does not borrow.
   virtual int64_t blocks_lendable() const = 0;
-  // What the pool holds for tenants with a share.
-  virtual std::vector<kv::BlockOwners::Counts> owner_counts() const = 0;
-  virtual v1::NodeCounters counters() const = 0;
-  // What the steps cost, learned from those that ran.
-  virtual cost::StepProfile step_profile() const = 0;
-  // Likewise reading and writing its storage; nullopt without one. The driver knows where it lies.
-  virtual std::optional<cost::StorageProfile> storage_profile() const = 0;
-  // Hashes of the full blocks held, parents first: for Registration.
-  virtual std::vector<kv::BlockHash> CachedBlocks() const = 0;
-  // Likewise for blocks that lie in storage and not in memory, in no order.
-  virtual std::vector<kv::BlockHash> BlocksOnDiskOnly() const = 0;
 
   // Refuses new legs from now on; running legs go on. Offers prefix blocks to peers for
   // `time_left`.
@@ -123,7 +98,7 @@ class NodeCore {
   // Fails legs that may still run for long, so that their routers place them on other nodes, and
   // sends their KV there when a router asks for it within `time_left`. REQUIRES: BeginDrain.
   virtual void StartMigration(absl::Time now, absl::Duration time_left) = 0;
-  // No leg, lease, export or quarantined block is left.
+  // No leg, lease, export or quarantined block is left, the node's resources included.
   virtual bool idle() const = 0;
 };
 

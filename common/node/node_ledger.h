@@ -1,6 +1,6 @@
 // What both kinds of core keep beside their legs: the actions that TakeActions will return, the
 // counters, the next lease and export ids, and whether the node drains.
-// Thread safety: none; one thread, the engine thread. Owner: a core.
+// Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 #pragma once
 
 #include <cstdint>

@@ -208,7 +208,8 @@ NodeParts NewCoreWithStorage(const NodeConfig& config, const NodeKind& kind, abs
     options.stored_blocks =
         std::make_shared<const std::vector<kv::BlockHash>>(parts.storage->Hashes());
   }
-  parts.core = kind.new_core(std::move(options));
+  parts.resources = std::make_unique<NodeResources>(options);
+  parts.core = kind.new_core(*parts.resources);
   return parts;
 }
 

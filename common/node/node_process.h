@@ -12,8 +12,8 @@
 #include "common/guided/constraint_cache.h"
 #include "common/node/node_config.h"
 #include "common/node/node_core.h"
+#include "common/node/node_resources.h"
 #include "common/node/node_runtime.h"
-#include "common/node/sequence_scheduler.h"
 
 namespace tandem::node {
 
@@ -22,7 +22,8 @@ struct NodeKind {
   std::string program;  // "tandem-prefill-node"
   std::string purpose;  // one line for --help
   std::string role;     // "prefill": the default id's first part
-  std::function<std::unique_ptr<NodeCore>(SchedulerOptions options)> new_core;
+  // The core takes over `resources`, which outlive it.
+  std::function<std::unique_ptr<NodeCore>(NodeResources& resources)> new_core;
 };
 
 class NodeProcess {

@@ -52,11 +52,12 @@ using InboxItem =
 
 class NodeRuntimeImpl final : public NodeRuntime {
  public:
-  NodeRuntimeImpl(const NodeRuntimeOptions& options, std::unique_ptr<NodeCore> core,
-                  std::unique_ptr<engine::Engine> engine)
+  // Takes the parts that the engine thread uses.
+  NodeRuntimeImpl(const NodeRuntimeOptions& options, NodeParts& parts)
       : options_(options),
-        core_(std::move(core)),
-        engine_(std::move(engine)),
+        engine_(std::move(parts.engine)),
+        resources_(std::move(parts.resources)),
+        core_(std::move(parts.core)),
         inbox_(options.inbox_max) {}
 
   ~NodeRuntimeImpl() override {
@@ -265,14 +266,14 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_version(options_.version);
     registration.set_max_sequences(options_.max_sequences);
     registration.set_max_batch_tokens(options_.max_batch_tokens);
-    registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
+    registration.set_cached_blocks(kv::PackHashes(resources_->CachedBlocks()));
     registration.set_stored_blocks_max(stored_blocks_max_);
     if (lending_ != nullptr) {
       registration.set_lending_address(lending_->address());
       registration.set_lend_blocks_max(options_.lend_blocks_max);
       registration.set_lending_unit_tokens(spec.unit_tokens);
     }
-    if (const auto hashes = core_->BlocksOnDiskOnly(); !hashes.empty()) {
+    if (const auto hashes = resources_->BlocksOnDiskOnly(); !hashes.empty()) {
       v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
       stored.set_hashes(kv::PackHashes(hashes));
       stored.set_on_disk(true);
@@ -304,7 +305,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
 
   void Dispatch() {
-    core_->TakeActions(actions_);
+    resources_->TakeActions(actions_);
     NodeActions& actions = actions_;
     if (actions.empty()) return SubmitBacklog();
     for (const lending::LendingCommand& command : actions.lending) CarryOut(command);
@@ -374,11 +375,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
     const transfer::TransferCounters transfer = transfer_->counters();
     absl::MutexLock lock(&mutex_);
     load_ = Load();
-    counters_ = core_->counters();
-    owner_counts_ = core_->owner_counts();
+    counters_ = resources_->counters();
+    owner_counts_ = resources_->owner_counts();
     blocks_lendable_ = core_->blocks_lendable();
-    step_profile_ = core_->step_profile();
-    storage_profile_ = core_->storage_profile();
+    step_profile_ = resources_->step_profile();
+    storage_profile_ = resources_->storage_profile();
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
@@ -434,9 +435,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
 
   const NodeRuntimeOptions options_;
-  const std::unique_ptr<NodeCore> core_;          // engine thread
-  const std::unique_ptr<engine::Engine> engine_;  // engine thread
-  NodeActions actions_;                           // engine thread; between calls only memory
+  // The engine thread's.
+  const std::unique_ptr<engine::Engine> engine_;
+  const std::unique_ptr<NodeResources> resources_;
+  const std::unique_ptr<NodeCore> core_;
+  NodeActions actions_;  // between calls only memory
   // Bound: the commands of the leases and exports that the pool has blocks for.
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
   FreedRoom freed_room_;                                    // engine thread
@@ -478,8 +481,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
 absl::StatusOr<std::unique_ptr<NodeRuntime>> NodeRuntime::Start(const NodeRuntimeOptions& options,
                                                                 NodeParts parts) {
-  auto runtime =
-      std::make_unique<NodeRuntimeImpl>(options, std::move(parts.core), std::move(parts.engine));
+  auto runtime = std::make_unique<NodeRuntimeImpl>(options, parts);
   RETURN_IF_ERROR(runtime->StartThreads(std::move(parts.transport), std::move(parts.storage)));
   return runtime;
 }

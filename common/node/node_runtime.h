@@ -2,7 +2,8 @@
 // plane and the engine.
 //
 //   thread      owns, does
-//   engine      the core and the engine: takes events from the inbox, gives them to the core, runs
+//   engine      the resources, the core and the engine: takes events from the inbox, gives them to
+//   the core, runs
 //               engine steps, sends the core's actions
 //   transfer    the KV plane (TransferService)
 //   storage     KV blocks on disk (StorageService), if there is a BlockFile
@@ -29,6 +30,7 @@
 #include "common/engine/engine.h"
 #include "common/guided/constraint_cache.h"
 #include "common/node/node_core.h"
+#include "common/node/node_resources.h"
 #include "common/storage/block_file.h"
 #include "common/transfer/transfer_service.h"
 
@@ -63,7 +65,8 @@ struct NodeRuntimeOptions {
 
 // What a node runs on. `storage` may be null: the node keeps KV in memory only.
 struct NodeParts {
-  std::unique_ptr<NodeCore> core;
+  std::unique_ptr<NodeResources> resources;
+  std::unique_ptr<NodeCore> core;          // of `resources`
   std::unique_ptr<engine::Engine> engine;  // its KV is allocated
   std::unique_ptr<transfer::KvTransport> transport;
   std::unique_ptr<storage::BlockFile> storage;

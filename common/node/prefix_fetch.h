@@ -13,7 +13,7 @@
 //
 // A fetch that fails costs the prompt nothing but its time: the node then computes what it lacks.
 //
-// Thread safety: none; one thread, the engine thread. Owner: a core.
+// Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 // Invariants: blocks that are sent are pinned until their export ends; a fetched block is found by
 // its hash only after all of the fetch arrived and was verified; while a fetch runs, the blocks of
 // the prompt that were here before it are pinned.

@@ -7,7 +7,7 @@
 //   receiving end   AdoptBlocks ─▶ leased ─LeaseInstalled─▶ prefix cache
 //                                     └─LeaseFailed─▶ quarantined ─LeaseDrained─▶ free
 //
-// Thread safety: none; one thread, the engine thread. Owner: a core.
+// Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 // Invariants: offered blocks are pinned until the offer is gone and no send is in flight; an
 // adopted block is found by its hash only after all of it arrived and was verified; nothing is
 // evicted for an adopted block.

@@ -54,6 +54,7 @@ void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
     if (*it != engine::kNoBlock) pool_.Unref(*it);
   for (const engine::LentUnits& lent : sequence.remote.lent) ended_loans_.push_back(lent.loan);
   sequence.remote = {};
+  sequence.gives_up_loans = false;
   sequence.blocks.clear();
   sequence.num_computed = 0;
   sequence.num_sealed = 0;
@@ -158,8 +159,9 @@ void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
 // A prompt that the pool cannot hold takes what blocks there are, and waits for units to be lent.
 int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
   if (!sequence.remote.lent.empty()) rows_max = std::min(rows_max, kRemoteRowsMax);
+  const absl::Duration itl_slo = rules_.generates ? options_.itl_slo : absl::ZeroDuration();
   const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
-                                   {rows_max, options_.itl_slo, options_.spec.layout.block_tokens});
+                                   {rows_max, itl_slo, options_.spec.layout.block_tokens});
   if (!sequence.grows) return TakeRows(sequence, rows, options_.spec.layout, pool_);
   const int64_t needed = options_.spec.layout.BlocksFor(sequence.num_computed + rows);
   const int64_t lacking = needed - static_cast<int64_t>(sequence.blocks.size());
@@ -212,8 +214,8 @@ void SequenceScheduler::TakeHome(SequenceId id, absl::Span<const BlockId> blocks
 void SequenceScheduler::GiveUpLoans(SequenceId id) {
   Sequence& sequence = At(id);
   if (sequence.in_step) {
-    // Of the running step: it fails when it ends, if it has not by itself.
-    sequence.remote.failure.Update(absl::UnavailableError("a loan was given up"));
+    // Not remote.failure: that is the engine's, which begins a step with a clean one.
+    sequence.gives_up_loans = true;
     return;
   }
   ComputeAgain(sequence);

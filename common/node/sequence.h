@@ -87,10 +87,11 @@ struct Sequence {
   engine::RemoteKv remote;  // what other nodes keep of it
   // The pool cannot hold its prompt: it takes blocks as it is computed, and lends units meanwhile.
   bool grows = false;
-  bool outgrows = false;     // the pool cannot hold all tokens that it may have
-  bool held_back = false;    // waits until an older sequence of another node has memory
-  int64_t num_computed = 0;  // tokens whose KV lies in `blocks`
-  int64_t num_sealed = 0;    // leading blocks that were offered to the prefix cache
+  bool outgrows = false;        // the pool cannot hold all tokens that it may have
+  bool gives_up_loans = false;  // and is computed again, when the running step ends
+  bool held_back = false;       // waits until an older sequence of another node has memory
+  int64_t num_computed = 0;     // tokens whose KV lies in `blocks`
+  int64_t num_sealed = 0;       // leading blocks that were offered to the prefix cache
   // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.
   int64_t num_scored = 0;
   std::vector<engine::SampledToken> step_scores;  // filled by the running step

@@ -35,6 +35,13 @@ SequenceScheduler::SequenceScheduler(const SchedulerOptions& options)
       pool_(options_.num_blocks, options_.slots, options_.spec.layout.window_blocks()),
       meter_(options.step_cost) {}
 
+void SequenceScheduler::set_rules(const StepRules& rules) {
+  TANDEM_CHECK(sequences_.empty(), "a role begins while ", sequences_.size(),
+               " sequences are here");
+  rules_ = rules;
+  loan_expected_ = false;
+}
+
 Sequence& SequenceScheduler::At(SequenceId id) {
   const auto it = sequences_.find(id);
   TANDEM_CHECK(it != sequences_.end() && !it->second->released, "sequence ", id.value(),
@@ -211,7 +218,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
 // Moves waiting sequences into free slots in order; a preempted one needs its blocks
 // first, and delays those behind it until it has them.
 void SequenceScheduler::FillRunning() {
-  const bool closed = options_.static_batches && !running_.empty();
+  const bool closed = rules_.generates && options_.static_batches && !running_.empty();
   while (!closed && !waiting_.empty() &&
          static_cast<int64_t>(running_.size()) < options_.max_sequences) {
     const auto next = std::find_if(waiting_.begin(), waiting_.end(),
@@ -348,7 +355,7 @@ bool SequenceScheduler::PlanSuspect() {
 }
 
 bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
-  if (options_.retry_alone && planned_.size() > 1) {
+  if (rules_.retry_alone && planned_.size() > 1) {
     for (auto slice = planned_.rbegin(); slice != planned_.rend(); ++slice)
       suspects_.push_back(slice->id);
     return true;
@@ -381,8 +388,9 @@ const StepResult& SequenceScheduler::FinishStep(
   for (const PlannedSlice& slice : planned_) {
     Sequence& sequence = *slice.sequence;
     sequence.in_step = false;
-    if (step.status.ok() && !sequence.remote.failure.ok()) {
-      // Its rows are wrong: it is computed again, with what blocks and loans there are then.
+    if (step.status.ok() && (!sequence.remote.failure.ok() || sequence.gives_up_loans)) {
+      // Its rows are wrong, or its blocks are wanted: it is computed again, with what blocks and
+      // loans there are then.
       if (slice.sample) ++next_token;
       sequence.released ? Erase(sequence) : ComputeAgain(sequence);
       continue;

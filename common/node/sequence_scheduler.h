@@ -20,7 +20,7 @@
 // always progress. While a sequence waits or stalls because blocks are missing, no new sequence is
 // admitted.
 //
-// Thread safety: none; one thread, the engine thread. Owner: a core.
+// Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, to a
 // planned slice that copies the block, or to the node's PrefixMigration, PrefixFetch or
 // StoredBlocks; blocks are written only by the sequence that allocated them, before they are
@@ -64,9 +64,6 @@ struct SchedulerOptions {
   int64_t lend_blocks_max = 0;
   // Shared with the runtime's ConstraintGate, which fills it; null = constraints are refused.
   std::shared_ptr<guided::ConstraintCache> constraints;
-  // After a failed step each of its sequences is tried alone, so that only the faulty one fails.
-  // Not for nodes that push blocks while a step runs: they would push them twice.
-  bool retry_alone = false;
   // What the engine's steps cost, as far as it is known before the first one.
   cost::StepCost step_cost;
   // While sequences generate here, a step takes only as many rows of prompts as keep its predicted
@@ -78,6 +75,17 @@ struct SchedulerOptions {
   bool static_batches = false;
   // What the node's storage holds at the start, for the core's StoredBlocks; null: no storage.
   std::shared_ptr<const std::vector<kv::BlockHash>> stored_blocks;
+};
+
+// What the node's role asks of its steps. Unlike SchedulerOptions, a core of another role changes
+// it.
+struct StepRules {
+  // Sequences generate here, so itl_slo and static_batches hold. Otherwise no prompt's row delays a
+  // token, and a prompt that was computed has left the batch.
+  bool generates = true;
+  // After a failed step each of its sequences is tried alone, so that only the faulty one fails.
+  // Not for nodes that push blocks while a step runs: they would push them twice.
+  bool retry_alone = false;
 };
 
 // A slice of the running step.
@@ -100,6 +108,9 @@ struct StepResult {
 class SequenceScheduler {
  public:
   explicit SequenceScheduler(const SchedulerOptions& options);
+
+  // A role begins. REQUIRES: no sequence is here.
+  void set_rules(const StepRules& rules);
 
   // Takes on a sequence: matches its prefix in the cache and reserves blocks for its whole prompt,
   // and one more block when it `generates`. At least the prompt's last token is left to compute or
@@ -273,6 +284,7 @@ class SequenceScheduler {
   bool OnStepFailed(const absl::Status& status);
 
   const SchedulerOptions options_;
+  StepRules rules_;
   kv::BlockHasher hasher_;
   kv::BlockPool pool_;
   // Bound: --max-sequences and 1,024 waiting.

@@ -17,7 +17,7 @@
 // Routers hear of a block once, wherever it lies: it is removed for them when neither memory nor
 // storage has it.
 //
-// Thread safety: none; one thread, the engine thread. Owner: a core.
+// Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 // Invariants: blocks that are being saved are not evicted; a block that is being read is found by
 // its hash only after its bytes were verified; the blocks of a prompt that were in memory before
 // its load are pinned during it.

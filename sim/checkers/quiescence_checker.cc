@@ -19,6 +19,7 @@ class Zeroes {
 }  // namespace
 
 void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
+                    const node::NodeResources& resources,
                     const transfer::TransferCounters& transfer, RunLog& log) {
   Zeroes zeroes(log, name);
   const v1::NodeLoad load = core.load();
@@ -37,7 +38,7 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
   zeroes.Expect("sends_in_flight", transfer.sends_in_flight);
   zeroes.Expect("receives_in_flight", transfer.receives_in_flight);
   if (!core.idle()) log.Violate("quiescence", absl::StrCat(name, " is not idle"));
-  const v1::NodeCounters counters = core.counters();
+  const v1::NodeCounters counters = resources.counters();
   const v1::TokensBySource& prompt = counters.prompt_tokens();
   zeroes.Expect(
       "prompt tokens without a source",
@@ -62,9 +63,9 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, a
 }
 
 void CheckIndex(const std::string& name, const router::RouterCore& core,
-                const std::vector<const node::NodeCore*>& nodes, RunLog& log) {
+                const std::vector<const node::NodeResources*>& nodes, RunLog& log) {
   int64_t held = 0;
-  for (const node::NodeCore* node : nodes) {
+  for (const node::NodeResources* node : nodes) {
     held += static_cast<int64_t>(node->CachedBlocks().size() + node->BlocksOnDiskOnly().size());
   }
   if (held != core.index().entries())

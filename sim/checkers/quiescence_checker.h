@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/node/node_core.h"
+#include "common/node/node_resources.h"
 #include "common/transfer/kv_transfer.h"
 #include "router/core/router_core.h"
 #include "sim/world/violations.h"
@@ -14,6 +15,7 @@
 namespace tandem::sim {
 
 void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
+                    const node::NodeResources& resources,
                     const transfer::TransferCounters& transfer, RunLog& log);
 void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, absl::Time now,
                       RunLog& log);
@@ -21,6 +23,6 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, a
 // Checks that the router's index holds exactly the blocks that its nodes hold. REQUIRES: `nodes`
 // are all nodes that joined it, and nothing is in flight.
 void CheckIndex(const std::string& name, const router::RouterCore& core,
-                const std::vector<const node::NodeCore*>& nodes, RunLog& log);
+                const std::vector<const node::NodeResources*>& nodes, RunLog& log);
 
 }  // namespace tandem::sim

@@ -54,10 +54,11 @@ double Micros(std::chrono::steady_clock::time_point since) {
 
 void Run(int sequences) {
   absl::Time now = absl::UnixEpoch();
-  DecodeCore core(Options(sequences));
+  node::NodeResources resources(Options(sequences));
+  DecodeCore core(resources);
   core.OnRouterJoined(node::RouterKey(1), now);
   for (int i = 0; i < sequences; ++i) core.OnCommand(node::RouterKey(1), StartOf(i), now);
-  core.TakeActions();
+  resources.TakeActions();
   std::vector<double> plans, steps;
   std::vector<engine::SampledToken> tokens;
   while (plans.size() < kStepsCounted) {
@@ -73,7 +74,7 @@ void Run(int sequences) {
     now += absl::Milliseconds(30);
     const auto ended = std::chrono::steady_clock::now();
     core.OnStepDone(tokens, now);
-    const node::NodeActions actions = core.TakeActions();
+    const node::NodeActions actions = resources.TakeActions();
     const v1::NodeLoad load = core.load();
     const double us = plan_us + Micros(ended);
     if (!generates) continue;  // prompts are still being computed

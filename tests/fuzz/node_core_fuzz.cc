@@ -193,10 +193,11 @@ class Driver {
                                      .max_waiting = 4,
                                      .borrows = lends,
                                      .lend_blocks_max = lends ? kBlocks / 2 : 0};
+    resources_ = std::make_unique<NodeResources>(scheduler);
     if (random_.Below(2) == 0) {
-      core_ = std::make_unique<decode_node::DecodeCore>(scheduler);
+      core_ = std::make_unique<decode_node::DecodeCore>(*resources_);
     } else {
-      core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
+      core_ = std::make_unique<prefill_node::PrefillCore>(*resources_);
     }
   }
 
@@ -283,7 +284,7 @@ class Driver {
     }
   }
   void Take() {
-    const NodeActions actions = core_->TakeActions();
+    const NodeActions actions = resources_->TakeActions();
     for (const auto& command : actions.lending) lending_.Handle(command);
     for (const auto& command : actions.transfer) plane_.Handle(command);
     for (const auto& [router, event] : actions.events) {
@@ -296,6 +297,7 @@ class Driver {
   ChoosingKvPlane plane_;
   ChoosingLendingPlane lending_;
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<NodeResources> resources_;
   std::unique_ptr<NodeCore> core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };

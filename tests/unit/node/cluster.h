@@ -57,9 +57,11 @@ class Cluster {
                           .num_blocks = scenario.prefill_blocks,
                           .max_batch_tokens = scenario.max_batch_tokens,
                           .max_sequences = scenario.max_sequences};
-    prefill_ = std::make_unique<prefill_node::PrefillCore>(node);
+    prefill_resources_ = std::make_unique<NodeResources>(node);
+    prefill_ = std::make_unique<prefill_node::PrefillCore>(*prefill_resources_);
     node.num_blocks = scenario.decode_blocks;
-    decode_ = std::make_unique<decode_node::DecodeCore>(node);
+    decode_resources_ = std::make_unique<NodeResources>(node);
+    decode_ = std::make_unique<decode_node::DecodeCore>(*decode_resources_);
     plane_ =
         std::make_unique<FakeKvPlane>(prefill_engine_->arena(), decode_engine_->arena(), random_);
     for (int i = 0; i < scenario.clients; ++i) clients_.push_back(NewClient(i));
@@ -81,6 +83,8 @@ class Cluster {
 
   NodeCore& prefill() { return *prefill_; }
   NodeCore& decode() { return *decode_; }
+  const NodeResources& prefill_resources() const { return *prefill_resources_; }
+  const NodeResources& decode_resources() const { return *decode_resources_; }
   std::vector<Client>& clients() { return clients_; }
   int drained_refusals() const { return drained_refusals_; }
   int64_t bytes_copied() const { return plane_->bytes_copied; }
@@ -204,26 +208,25 @@ class Cluster {
     collecting_ = true;
     for (bool any = true; any;) {
       any = false;
-      for (NodeCore* core :
-           {static_cast<NodeCore*>(prefill_.get()), static_cast<NodeCore*>(decode_.get())}) {
-        const NodeActions actions = core->TakeActions();
+      for (NodeResources* resources : {prefill_resources_.get(), decode_resources_.get()}) {
+        const NodeActions actions = resources->TakeActions();
         any |= !actions.empty();
         for (const auto& command : actions.transfer) plane_->Handle(command);
         for (const auto& [router, event] : actions.events) {
           if (router == router_) OnEvent(event);
         }
-        CheckConserved(*core);
+        CheckConserved(*resources);
       }
     }
     collecting_ = false;
   }
 
-  static void CheckConserved(const NodeCore& core) {
-    const v1::NodeLoad load = core.load();
+  static void CheckConserved(const NodeResources& resources) {
+    const v1::NodeLoad load = resources.load();
     ASSERT_EQ(
         load.blocks_free() + load.blocks_cached() + load.blocks_used() + load.blocks_quarantined(),
         load.blocks_total());
-    const v1::NodeCounters counters = core.counters();
+    const v1::NodeCounters counters = resources.counters();
     const v1::TokensBySource& sources = counters.prompt_tokens();
     ASSERT_EQ(sources.computed() + sources.received() + sources.cached(),
               counters.prompt_tokens_total());
@@ -389,6 +392,8 @@ class Cluster {
 
   void ExpectBaseline() {
     for (NodeCore* core : {&prefill(), &decode()}) {
+      const NodeResources& resources =
+          core == prefill_.get() ? *prefill_resources_ : *decode_resources_;
       EXPECT_TRUE(core->idle());
       const v1::NodeLoad load = core->load();
       EXPECT_EQ(load.blocks_used(), 0);
@@ -396,7 +401,7 @@ class Cluster {
       EXPECT_EQ(load.leases() + load.exports(), 0);
       EXPECT_EQ(load.sequences_running() + load.sequences_waiting(), 0);
       EXPECT_EQ(load.prefill_tokens_waiting(), 0);
-      EXPECT_EQ(static_cast<int64_t>(core->CachedBlocks().size()), load.blocks_cached());
+      EXPECT_EQ(static_cast<int64_t>(resources.CachedBlocks().size()), load.blocks_cached());
     }
     EXPECT_TRUE(plane_->idle());
     for (const Client& c : clients_) {
@@ -410,6 +415,7 @@ class Cluster {
   engine::HashEngineOptions options_;
   std::mt19937_64 random_;
   std::unique_ptr<engine::Engine> prefill_engine_, decode_engine_;
+  std::unique_ptr<NodeResources> prefill_resources_, decode_resources_;
   std::unique_ptr<NodeCore> prefill_, decode_;
   std::unique_ptr<FakeKvPlane> plane_;
   std::vector<Client> clients_;

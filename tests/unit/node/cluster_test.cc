@@ -31,8 +31,8 @@ void RunSeeds(const Scenario& scenario, const Check& check) {
 TEST(Cluster, StreamsEqualTheOracleAndPrefixesAreReused) {
   RunSeeds({.prefill_blocks = 1024, .decode_blocks = 1024}, [](Cluster& cluster) {
     for (const Client& c : cluster.clients()) EXPECT_EQ(c.state, Client::kDone);
-    const v1::NodeCounters prefill = cluster.prefill().counters();
-    const v1::NodeCounters decode = cluster.decode().counters();
+    const v1::NodeCounters prefill = cluster.prefill_resources().counters();
+    const v1::NodeCounters decode = cluster.decode_resources().counters();
     EXPECT_GT(prefill.prompt_tokens().cached(), 0);
     EXPECT_GT(prefill.prompt_tokens().computed(), 0);
     EXPECT_EQ(prefill.prompt_tokens().received(), 0);
@@ -54,8 +54,8 @@ TEST(Cluster, PreemptionByRecomputeKeepsTheStreams) {
   int64_t preemptions = 0;
   RunSeeds(scenario, [&](Cluster& cluster) {
     for (const Client& c : cluster.clients()) EXPECT_EQ(c.state, Client::kDone);
-    preemptions += cluster.decode().counters().preemptions();
-    EXPECT_EQ(cluster.prefill().counters().preemptions(), 0);
+    preemptions += cluster.decode_resources().counters().preemptions();
+    EXPECT_EQ(cluster.prefill_resources().counters().preemptions(), 0);
   });
   EXPECT_GT(preemptions, 0);
 }

@@ -35,15 +35,17 @@ class DecodeCoreTest : public ::testing::Test {
     options.context_tokens = setup_.context_tokens;
     engine_ = *engine::NewHashEngine(options);
     EXPECT_OK(engine_->AllocateKv(kBlocks));
-    core_ =
-        std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
-                                                            .num_blocks = kBlocks,
-                                                            .max_batch_tokens = 64,
-                                                            .max_sequences = 2,
-                                                            .max_waiting = 2,
-                                                            .borrows = setup_.lend_blocks > 0,
-                                                            .lend_blocks_max = setup_.lend_blocks,
-                                                            .constraints = constraints_});
+    core_.reset();
+    resources_ = std::make_unique<node::NodeResources>(
+        node::SchedulerOptions{.spec = engine_->spec(),
+                               .num_blocks = kBlocks,
+                               .max_batch_tokens = 64,
+                               .max_sequences = 2,
+                               .max_waiting = 2,
+                               .borrows = setup_.lend_blocks > 0,
+                               .lend_blocks_max = setup_.lend_blocks,
+                               .constraints = constraints_});
+    core_ = std::make_unique<DecodeCore>(*resources_);
   }
   // As the ConstraintGate does, before the core gets the command.
   void CompileFor(const v1::SequenceSpec& sequence) {
@@ -102,17 +104,17 @@ class DecodeCoreTest : public ::testing::Test {
 
   node::NodeActions Send(const v1::NodeCommand& command) {
     core_->OnCommand(kRouter, command, now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   node::NodeActions Send(const transfer::TransferEvent& event) {
     core_->OnTransfer(event, now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   node::NodeActions Step() {
     const auto slices = core_->PlanStep(now_);
-    if (slices.empty()) return core_->TakeActions();
+    if (slices.empty()) return resources_->TakeActions();
     core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   static absl::Status Refusal(const node::NodeActions& actions) {
     if (actions.events.size() != 1 || !actions.events[0].second.has_refused()) {
@@ -126,6 +128,7 @@ class DecodeCoreTest : public ::testing::Test {
   const Setup setup_;
   const std::shared_ptr<guided::ConstraintCache> constraints_ = Constraints();
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<node::NodeResources> resources_;
   std::unique_ptr<DecodeCore> core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };

@@ -58,7 +58,7 @@ TEST_F(DecodeCoreTest, RefusesForNowWithoutBlocksOrSlotsAndWhileDraining) {
               testing::StatusIs(kExhausted, HasSubstr("slots: this node holds 4")));
   core_->BeginDrain(now_, absl::Seconds(1));
   core_->BeginDrain(now_, absl::Seconds(1));
-  const node::NodeActions actions = core_->TakeActions();
+  const node::NodeActions actions = resources_->TakeActions();
   ASSERT_THAT(actions.broadcast, SizeIs(1));
   EXPECT_TRUE(actions.broadcast[0].has_draining());
   EXPECT_THAT(Refusal(Send(Run("h", 2))), testing::StatusIs(absl::StatusCode::kUnavailable,
@@ -151,7 +151,7 @@ TEST_F(DecodeCoreTest, InstalledSequencesGenerateAfterTheFirstToken) {
   EXPECT_EQ(slices[0].num_new, 1);
   EXPECT_EQ(slices[0].tokens.back(), 65);
   core_->OnStepDone(std::vector<engine::SampledToken>{{.token = 66}}, now_);
-  actions = core_->TakeActions();
+  actions = resources_->TakeActions();
   EXPECT_EQ(actions.events[0].second.tokens().steps(0).tokens(0).index(), 1);
 }
 
@@ -201,9 +201,9 @@ TEST_F(DecodeCoreTest, HandingOverGivesUpEveryLegThatIsNotWholeAndKeepsQuarantin
   Send(Run("a", 20, /*local_max=*/20));  // not computed yet
   Send(Run("b", 21));
   core_->BeginDrain(now_, absl::Seconds(1));
-  core_->TakeActions();
+  resources_->TakeActions();
   core_->StartMigration(now_, absl::Seconds(1));
-  node::NodeActions actions = core_->TakeActions();
+  node::NodeActions actions = resources_->TakeActions();
   ASSERT_THAT(actions.events, SizeIs(2));
   for (const auto& [router, event] : actions.events) {
     EXPECT_EQ(event.leg_failed().status().code(), static_cast<int>(absl::StatusCode::kUnavailable));
@@ -286,7 +286,7 @@ TEST_F(DecodeCoreTest, WhatALostSenderLeftIsComputedBehindWhatItBrought) {
   EXPECT_EQ(slices[0].num_computed, 32);
   EXPECT_EQ(slices[0].num_new, 18);
   core_->OnStepDone(std::vector<engine::SampledToken>(1), now_);
-  actions = core_->TakeActions();
+  actions = resources_->TakeActions();
   ASSERT_FALSE(actions.events.empty());
   const v1::TokensBySource& tokens = actions.events[0].second.installed().tokens();
   EXPECT_EQ(tokens.cached(), 0);
@@ -312,16 +312,16 @@ TEST_F(DecodeCoreTest, LeasesExpireWithoutTraffic) {
   Send(Run("a", 20));
   now_ += absl::Seconds(5) - absl::Milliseconds(1);
   core_->OnTick(now_);
-  EXPECT_TRUE(core_->TakeActions().empty());
+  EXPECT_TRUE(resources_->TakeActions().empty());
   now_ += absl::Milliseconds(1);
   core_->OnTick(now_);
-  const node::NodeActions actions = core_->TakeActions();
+  const node::NodeActions actions = resources_->TakeActions();
   ASSERT_THAT(actions.events, SizeIs(1));
   const v1::LegFailed& failed = actions.events[0].second.leg_failed();
   EXPECT_EQ(failed.status().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
   EXPECT_FALSE(failed.sender_side());
   EXPECT_TRUE(std::holds_alternative<transfer::CloseLease>(actions.transfer.at(0)));
-  EXPECT_EQ(core_->counters().leases_expired(), 1);
+  EXPECT_EQ(resources_->counters().leases_expired(), 1);
 }
 
 TEST_F(DecodeCoreTest, OlderAttemptsAreIgnoredNewerOnesReplace) {
@@ -435,11 +435,11 @@ TEST_F(DecodeCoreTest, AFailedStepFailsItsLegsAndTheNodeGoesOn) {
   Send(Run("a", 4, -1));
   ASSERT_THAT(core_->PlanStep(now_), SizeIs(1));
   core_->OnStepDone(absl::DataLossError("block 3"), now_);
-  const node::NodeActions actions = core_->TakeActions();
+  const node::NodeActions actions = resources_->TakeActions();
   ASSERT_THAT(actions.events, SizeIs(1));
   EXPECT_EQ(actions.events[0].second.leg_failed().status().message(), "block 3");
   EXPECT_TRUE(core_->idle());
-  EXPECT_THAT(core_->CachedBlocks(), IsEmpty());
+  EXPECT_THAT(resources_->CachedBlocks(), IsEmpty());
   Send(Run("b", 4, -1));
   EXPECT_THAT(Step().events, SizeIs(2));
 }
@@ -451,7 +451,7 @@ TEST_F(DecodeCoreTest, AnAbortDuringAStepTakesEffectAfterIt) {
   EXPECT_EQ(used(), 2) << "the engine still writes these blocks";
   EXPECT_FALSE(core_->idle());
   core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
-  EXPECT_THAT(core_->TakeActions().events, IsEmpty());
+  EXPECT_THAT(resources_->TakeActions().events, IsEmpty());
   EXPECT_EQ(used(), 0);
   EXPECT_TRUE(core_->idle());
 }
@@ -459,7 +459,7 @@ TEST_F(DecodeCoreTest, AnAbortDuringAStepTakesEffectAfterIt) {
 TEST_F(DecodeCoreTest, ALostRoutersLegsEndAndOthersStay) {
   Send(Run("a", 20));
   core_->OnCommand(node::RouterKey(8), Run("a", 30, -1), now_);
-  core_->TakeActions();
+  resources_->TakeActions();
   core_->OnRouterLost(kRouter, now_);
   EXPECT_EQ(core_->load().blocks_quarantined(), 2);
   EXPECT_EQ(core_->load().sequences_waiting(), 1);
@@ -475,10 +475,10 @@ TEST_F(DecodeCoreTest, LearnsWhatItsStepsCostFromTheClockItIsGiven) {
   };
   step(absl::Milliseconds(40), false);
   step(absl::Milliseconds(5), false);
-  EXPECT_EQ(core_->step_profile().samples, 2);
-  EXPECT_EQ(core_->step_profile().actual_us, 45'000);
+  EXPECT_EQ(resources_->step_profile().samples, 2);
+  EXPECT_EQ(resources_->step_profile().actual_us, 45'000);
   step(absl::Milliseconds(7), true);  // a failed step teaches nothing
-  EXPECT_EQ(core_->step_profile().samples, 2);
+  EXPECT_EQ(resources_->step_profile().samples, 2);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class LendingTest : public DecodeCoreTest {
   }
   node::NodeActions Send(const lending::LendingEvent& event) {
     core_->OnLending(event, now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   using DecodeCoreTest::Send;
 };
@@ -75,7 +75,7 @@ class BorrowingTest : public LendingTest {
   // A step whose creditors all answer.
   node::NodeActions StepLent() {
     const auto slices = core_->PlanStep(now_);
-    node::NodeActions actions = core_->TakeActions();
+    node::NodeActions actions = resources_->TakeActions();
     const auto sampled =
         std::count_if(slices.begin(), slices.end(), [](const auto& slice) { return slice.sample; });
     if (!slices.empty())

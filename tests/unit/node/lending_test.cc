@@ -85,10 +85,10 @@ TEST_F(LendingTest, AnExpiredLoanEndsAndADrainRecallsTheOthers) {
   Send(Lend(2, 1));
   EXPECT_EQ(Count<lending::StopServing>(Send(lending::LoanExpired{Key(1)})), 1);
   core_->BeginDrain(now_, absl::Seconds(2));
-  EXPECT_EQ(Count<lending::RecallLoan>(core_->TakeActions()), 1);
+  EXPECT_EQ(Count<lending::RecallLoan>(resources_->TakeActions()), 1);
   now_ += node::Lender::kNotice;
   core_->OnTick(now_);
-  EXPECT_EQ(Count<lending::StopServing>(core_->TakeActions()), 1);
+  EXPECT_EQ(Count<lending::StopServing>(resources_->TakeActions()), 1);
   EXPECT_EQ(core_->load().blocks_lent(), 0);
   EXPECT_EQ(Code(Offered(Send(Lend(3, 1)))), absl::StatusCode::kUnavailable);
 }
@@ -152,14 +152,31 @@ TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
   // The engine's step: the creditor does not answer.
   slices[0].remote->failure = absl::UnavailableError("no answer");
   core_->OnStepDone(std::vector<engine::SampledToken>(slices[0].sample ? 1 : 0), now_);
-  const node::NodeActions failed = core_->TakeActions();
+  const node::NodeActions failed = resources_->TakeActions();
   for (const auto& [router, event] : failed.events) EXPECT_FALSE(event.has_leg_failed());
   slices = core_->PlanStep(now_);
   ASSERT_EQ(slices.size(), 1u);
   EXPECT_EQ(slices[0].remote, nullptr);
   EXPECT_GT(slices[0].num_new, 1) << "from its tokens";
-  EXPECT_EQ(Count<lending::ReturnLoan>(core_->TakeActions()), 1);
+  EXPECT_EQ(Count<lending::ReturnLoan>(resources_->TakeActions()), 1);
   EXPECT_EQ(core_->load().debts_size(), 0);
+}
+
+// The loan is lost between the plan and the step. The engine begins the step with no failure, and
+// may not need that creditor's answer to fail.
+TEST_F(BorrowingTest, ALoanThatIsLostDuringAStepIsGivenUpWhenTheStepEnds) {
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  Send(Granted(wanted, wanted.units()));
+  auto slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  Send(lending::LoanLost{.loan = LoanId(wanted.loan()), .why = absl::UnavailableError("gone")});
+  slices[0].remote->failure = absl::OkStatus();
+  core_->OnStepDone(std::vector<engine::SampledToken>(slices[0].sample ? 1 : 0), now_);
+  slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  EXPECT_EQ(slices[0].remote, nullptr);
+  EXPECT_GT(slices[0].num_new, 1) << "from its tokens";
 }
 
 TEST_F(BorrowingTest, ARefusedLoanIsAskedForAgainLater) {

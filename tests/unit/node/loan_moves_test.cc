@@ -78,7 +78,7 @@ TEST_F(MovingHereTest, OneThatDoesNotArriveIsRefusedAndHoldsNothing) {
 
   const LeaseId drains = Fetched(Send(Move(3, 2)), 2);
   core_->BeginDrain(now_, absl::Seconds(30));
-  const node::NodeActions drained = core_->TakeActions();
+  const node::NodeActions drained = resources_->TakeActions();
   EXPECT_EQ(Code(Offered(drained)), absl::StatusCode::kUnavailable);
   Send(transfer::LeaseDrained{drains});
   EXPECT_TRUE(core_->idle());
@@ -151,11 +151,11 @@ TEST_F(MovingAwayTest, AnotherCreditorTakesTheRecalledOnesPlaceBetweenTwoSteps) 
   ASSERT_EQ(slices.size(), 1u);
   EXPECT_EQ(slices[0].remote->lent.front().loan.value(), next.loan());
   EXPECT_GT(slices[0].num_computed, computed) << "nothing is computed again";
-  EXPECT_EQ(Count<lending::ReturnLoan>(core_->TakeActions()), 1);
+  EXPECT_EQ(Count<lending::ReturnLoan>(resources_->TakeActions()), 1);
   ASSERT_EQ(core_->load().debts_size(), 1);
   EXPECT_EQ(core_->load().debts(0).creditor_node_id(), "c2");
-  EXPECT_EQ(core_->counters().loans_moved(), 1);
-  EXPECT_EQ(core_->counters().loans_lost(), 0);
+  EXPECT_EQ(resources_->counters().loans_moved(), 1);
+  EXPECT_EQ(resources_->counters().loans_lost(), 0);
 }
 
 TEST_F(MovingAwayTest, IfNoNodeTakesItTheSequenceIsComputedAgain) {
@@ -165,7 +165,7 @@ TEST_F(MovingAwayTest, IfNoNodeTakesItTheSequenceIsComputedAgain) {
   const auto slices = core_->PlanStep(now_);
   ASSERT_EQ(slices.size(), 1u);
   EXPECT_EQ(slices[0].remote, nullptr);
-  EXPECT_EQ(core_->counters().loans_lost(), 1);
+  EXPECT_EQ(resources_->counters().loans_lost(), 1);
   EXPECT_EQ(core_->load().debts_size(), 0);
 }
 
@@ -175,19 +175,19 @@ TEST_F(MovingAwayTest, ACreditorWithoutAllOfItsUnitsIsNotUsed) {
   const node::NodeActions part = Send(Granted(next, 0));
   EXPECT_EQ(Count<lending::ReturnLoan>(part), 1);
   EXPECT_TRUE(part.transfer.empty()) << "the debtor has nothing to send";
-  EXPECT_EQ(core_->counters().loans_lost(), 1);
+  EXPECT_EQ(resources_->counters().loans_lost(), 1);
 }
 
 TEST_F(MovingAwayTest, ALoanThatIsLostMeanwhileLeavesNothingBehind) {
   const v1::LoanWanted first = BeginWithALoan();
   const v1::LoanWanted next = WantedAfterRecall(first.loan());
   core_->OnLending(lending::LoanLost{LoanId(first.loan()), absl::UnavailableError("gone")}, now_);
-  EXPECT_EQ(core_->counters().loans_lost(), 1);
-  core_->TakeActions();
+  EXPECT_EQ(resources_->counters().loans_lost(), 1);
+  resources_->TakeActions();
   Send(Granted(next, next.units()));
   core_->PlanStep(now_);
   EXPECT_EQ(core_->load().debts_size(), 0);
-  EXPECT_EQ(core_->counters().loans_moved(), 0);
+  EXPECT_EQ(resources_->counters().loans_moved(), 0);
 }
 
 // The units of a loan that a creditor recalls, while there is room here again.
@@ -229,9 +229,9 @@ TEST_F(ComingHomeTest, TheUnitsAreFetchedAndTheLoanIsReturned) {
   EXPECT_EQ(slices[0].remote, nullptr);
   EXPECT_NE(slices[0].blocks[0], engine::kNoBlock);
   EXPECT_EQ(slices[0].num_new, 1) << "nothing is computed again";
-  EXPECT_EQ(Count<lending::ReturnLoan>(core_->TakeActions()), 1);
+  EXPECT_EQ(Count<lending::ReturnLoan>(resources_->TakeActions()), 1);
   EXPECT_EQ(core_->load().debts_size(), 0);
-  EXPECT_EQ(core_->counters().loans_home(), 1);
+  EXPECT_EQ(resources_->counters().loans_home(), 1);
 }
 
 TEST_F(ComingHomeTest, IfTheyDoNotArriveAnotherCreditorIsAskedFor) {
@@ -279,7 +279,7 @@ class GivingWayTest : public BorrowingTest {
   bool Plans() {
     const bool plans = !core_->PlanStep(now_).empty();
     if (plans) core_->OnStepDone(absl::UnavailableError("not computed"), now_);
-    core_->TakeActions();
+    resources_->TakeActions();
     return plans;
   }
 };

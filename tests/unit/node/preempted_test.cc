@@ -66,7 +66,7 @@ class PreemptedTest : public StoredBlocksTest {
 
 TEST_F(PreemptedTest, ItsBlocksAreReadBackInsteadOfComputed) {
   RunUntilItReads();
-  EXPECT_EQ(core_->counters().preemptions(), 1);
+  EXPECT_EQ(resources_->counters().preemptions(), 1);
   ASSERT_THAT(pending_, SizeIs(1));
   const auto read = std::get<storage::LoadBlocks>(pending_[0]).blocks.size();
   EXPECT_GT(read, 0u);
@@ -75,7 +75,7 @@ TEST_F(PreemptedTest, ItsBlocksAreReadBackInsteadOfComputed) {
   const int64_t before = rows_;
   ServeAll();
   while (StepOnce()) ServeAll();
-  EXPECT_EQ(core_->counters().blocks_loaded(), static_cast<int64_t>(read));
+  EXPECT_EQ(resources_->counters().blocks_loaded(), static_cast<int64_t>(read));
   // The rest of its answer, and at most one block of what it had computed.
   EXPECT_LE(rows_ - before, 60 + kBlockTokens);
   ExpectTheAnswers();
@@ -92,7 +92,7 @@ TEST_F(PreemptedTest, AStorageThatHangsCostsItsPatienceOnly) {
   core_->OnTick(now_);
   while (StepOnce()) ServeSaves();
   EXPECT_EQ(TokensOf("b").size(), 60u);
-  EXPECT_EQ(core_->counters().loads_given_up(), 1);
+  EXPECT_EQ(resources_->counters().loads_given_up(), 1);
   Serve(load);
   ServeAll();
   ExpectTheAnswers();
@@ -114,14 +114,14 @@ TEST_F(PreemptedTest, WhatIsSlowerToReadThanToComputeIsComputed) {
   RunUntilItReads();  // the first load tells how slow the storage is
   ServeAll();
   while (StepOnce()) ServeAll();
-  const int64_t loaded = core_->counters().blocks_loaded();
+  const int64_t loaded = resources_->counters().blocks_loaded();
   core_->OnCommand(kRouter, Long("c", 3), now_);
   core_->OnCommand(kRouter, Long("d", 4), now_);
   Take();
   do ServeAll();
   while (StepOnce());
-  EXPECT_EQ(core_->counters().preemptions(), 2);
-  EXPECT_EQ(core_->counters().blocks_loaded(), loaded);
+  EXPECT_EQ(resources_->counters().preemptions(), 2);
+  EXPECT_EQ(resources_->counters().blocks_loaded(), loaded);
   EXPECT_EQ(TokensOf("d").size(), 60u);
 }
 

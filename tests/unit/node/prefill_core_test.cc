@@ -30,11 +30,13 @@ class PrefillCoreTest : public ::testing::Test {
   PrefillCoreTest() {
     engine_ = *engine::NewHashEngine({.num_layers = kLayers, .block_tokens = kBlockTokens});
     EXPECT_OK(engine_->AllocateKv(kBlocks));
-    core_ = std::make_unique<PrefillCore>(node::SchedulerOptions{.spec = engine_->spec(),
-                                                                 .num_blocks = kBlocks,
-                                                                 .max_batch_tokens = 24,
-                                                                 .max_sequences = 2,
-                                                                 .constraints = constraints_});
+    resources_ =
+        std::make_unique<node::NodeResources>(node::SchedulerOptions{.spec = engine_->spec(),
+                                                                     .num_blocks = kBlocks,
+                                                                     .max_batch_tokens = 24,
+                                                                     .max_sequences = 2,
+                                                                     .constraints = constraints_});
+    core_ = std::make_unique<PrefillCore>(*resources_);
   }
 
   static v1::NodeCommand Prefill(const std::string& id, int prompt_tokens, int first_ordinal = 0,
@@ -58,11 +60,11 @@ class PrefillCoreTest : public ::testing::Test {
   }
   node::NodeActions Send(const v1::NodeCommand& command) {
     core_->OnCommand(kRouter, command, now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   node::NodeActions Send(const transfer::TransferEvent& event) {
     core_->OnTransfer(event, now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   node::NodeActions Abort(const std::string& id) {
     v1::NodeCommand command;
@@ -74,13 +76,13 @@ class PrefillCoreTest : public ::testing::Test {
   template <typename During>
   node::NodeActions Step(During during) {
     const auto slices = core_->PlanStep(now_);
-    if (slices.empty()) return core_->TakeActions();
+    if (slices.empty()) return resources_->TakeActions();
     const auto result = engine_->Step(slices, [&](int layer) {
       core_->OnLayerDone(layer);
       if (layer == 1) during();
     });
     core_->OnStepDone(result, now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   node::NodeActions Step() {
     return Step([] {});
@@ -109,6 +111,7 @@ class PrefillCoreTest : public ::testing::Test {
 
   const std::shared_ptr<guided::ConstraintCache> constraints_ = Constraints();
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<node::NodeResources> resources_;
   std::unique_ptr<PrefillCore> core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
@@ -145,7 +148,7 @@ TEST_F(PrefillCoreTest, ADamagedBlockFailsOnlyThePromptThatUsesIt) {
   const auto open = std::get<transfer::OpenExport>(actions.transfer[0]);
   Step();
   Send(transfer::ExportDone{.export_id = open.export_id});
-  ASSERT_THAT(core_->CachedBlocks(), SizeIs(1));
+  ASSERT_THAT(resources_->CachedBlocks(), SizeIs(1));
   engine_->arena().Block(/*layer=*/1, open.blocks[0])[3] ^= std::byte{4};
 
   Send(Prefill("again", 20));
@@ -167,7 +170,7 @@ TEST_F(PrefillCoreTest, ADamagedBlockFailsOnlyThePromptThatUsesIt) {
   }
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(finished, 1);
-  EXPECT_THAT(core_->CachedBlocks(), IsEmpty()) << "no lookup finds the damaged block";
+  EXPECT_THAT(resources_->CachedBlocks(), IsEmpty()) << "no lookup finds the damaged block";
 }
 
 TEST_F(PrefillCoreTest, PushesLayerByLayerWhatEachChunkCompletes) {
@@ -203,7 +206,7 @@ TEST_F(PrefillCoreTest, PushesLayerByLayerWhatEachChunkCompletes) {
   EXPECT_TRUE(Send(transfer::ExportDone{transfer::ExportId(1), 123}).events.empty());
   EXPECT_EQ(core_->load().blocks_cached(), 2);
   EXPECT_EQ(core_->load().blocks_used(), 0);
-  EXPECT_EQ(core_->counters().kv_bytes_sent(), 123);
+  EXPECT_EQ(resources_->counters().kv_bytes_sent(), 123);
   EXPECT_TRUE(core_->idle());
 }
 
@@ -269,7 +272,7 @@ TEST_F(PrefillCoreTest, FailuresSayWhetherTheLeaseStands) {
   Send(Prefill("b", 20));
   core_->PlanStep(now_);
   core_->OnStepDone(absl::InternalError("engine"), now_);
-  actions = core_->TakeActions();
+  actions = resources_->TakeActions();
   EXPECT_EQ(actions.events.at(0).second.leg_failed().status().message(), "engine");
   EXPECT_FALSE(actions.events.at(0).second.leg_failed().sender_side())
       << "pushed bytes are in doubt";
@@ -282,7 +285,7 @@ TEST_F(PrefillCoreTest, FailuresSayWhetherTheLeaseStands) {
   now_ += absl::Seconds(5);
   core_->OnTick(now_);
   core_->OnTick(now_);
-  actions = core_->TakeActions();
+  actions = resources_->TakeActions();
   ASSERT_THAT(actions.events, SizeIs(1));
   EXPECT_EQ(actions.events[0].second.leg_failed().status().code(),
             static_cast<int>(absl::StatusCode::kDeadlineExceeded));
@@ -311,7 +314,7 @@ TEST_F(PrefillCoreTest, RefusesWhatCannotBeTakenOn) {
   Send(Prefill("b", 100));
   refused(Prefill("c", 20), absl::StatusCode::kResourceExhausted, "2 blocks are needed, 1 of 8");
   core_->BeginDrain(now_, absl::Seconds(1));
-  core_->TakeActions();
+  resources_->TakeActions();
   refused(Prefill("d", 4), absl::StatusCode::kUnavailable, "this node is draining");
 }
 

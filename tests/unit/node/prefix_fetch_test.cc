@@ -26,10 +26,12 @@ class PrefixFetchTest : public ::testing::Test {
   PrefixFetchTest() {
     engine_ = *engine::NewHashEngine({.num_layers = 2, .block_tokens = kBlockTokens});
     EXPECT_OK(engine_->AllocateKv(kBlocks));
-    core_ = std::make_unique<PrefillCore>(node::SchedulerOptions{.spec = engine_->spec(),
-                                                                 .num_blocks = kBlocks,
-                                                                 .max_batch_tokens = 64,
-                                                                 .max_sequences = 2});
+    resources_ =
+        std::make_unique<node::NodeResources>(node::SchedulerOptions{.spec = engine_->spec(),
+                                                                     .num_blocks = kBlocks,
+                                                                     .max_batch_tokens = 64,
+                                                                     .max_sequences = 2});
+    core_ = std::make_unique<PrefillCore>(*resources_);
   }
   // `fetches`: half of the prompt is said to lie on another node.
   static v1::NodeCommand Prompt(const std::string& id, bool fetches) {
@@ -56,11 +58,11 @@ class PrefixFetchTest : public ::testing::Test {
   }
   node::NodeActions Send(const v1::NodeCommand& command) {
     core_->OnCommand(kRouter, command, now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   node::NodeActions Send(const transfer::TransferEvent& event) {
     core_->OnTransfer(event, now_);
-    return core_->TakeActions();
+    return resources_->TakeActions();
   }
   // Begins the prompt, which asks for its beginning. The lease under which that would come.
   LeaseId BeginFetch() {
@@ -83,7 +85,7 @@ class PrefixFetchTest : public ::testing::Test {
       const auto slices = core_->PlanStep(now_);
       if (slices.empty()) return result;
       core_->OnStepDone(engine_->Step(slices, [&](int layer) { core_->OnLayerDone(layer); }), now_);
-      for (const auto& [router, event] : core_->TakeActions().events) {
+      for (const auto& [router, event] : resources_->TakeActions().events) {
         if (event.has_tokens()) result.first = event.tokens().steps(0).tokens(0).token_id();
         if (event.has_prefill_finished())
           result.second = event.prefill_finished().tokens().computed();
@@ -106,8 +108,8 @@ class PrefixFetchTest : public ::testing::Test {
     const auto [token, computed] = Compute();
     EXPECT_EQ(computed, kPrompt);
     EXPECT_EQ(token, TokenAlone());
-    EXPECT_EQ(core_->counters().fetches_failed(), 1);
-    EXPECT_EQ(core_->counters().blocks_fetched(), 0);
+    EXPECT_EQ(resources_->counters().fetches_failed(), 1);
+    EXPECT_EQ(resources_->counters().blocks_fetched(), 0);
     Send(transfer::ExportDone{transfer::ExportId(1), 123});
     EXPECT_FALSE(core_->idle());
     Send(transfer::LeaseDrained{.lease = lease});
@@ -117,6 +119,7 @@ class PrefixFetchTest : public ::testing::Test {
   }
 
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<node::NodeResources> resources_;
   std::unique_ptr<PrefillCore> core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };

@@ -19,7 +19,7 @@ TEST_F(DecodeCoreTest, AnEventThatIsUsedAgainHoldsNewTokensAlone) {
   int32_t steps = 0;
   for (int32_t index = 0; index < 3; ++index) {
     core_->OnStepDone(engine_->Step(core_->PlanStep(now_), [](int) {}), now_);
-    core_->TakeActions(actions);
+    resources_->TakeActions(actions);
     for (auto& [router, event] : actions.events) {
       if (!event.has_tokens()) continue;
       ++steps;
@@ -33,7 +33,7 @@ TEST_F(DecodeCoreTest, AnEventThatIsUsedAgainHoldsNewTokensAlone) {
       EXPECT_EQ(tokens.steps(0).leg().request_id(), "b");
       EXPECT_EQ(tokens.steps(0).tokens(0).index(), index);
     }
-    for (auto& [router, event] : actions.events) core_->Recycle(std::move(event));
+    for (auto& [router, event] : actions.events) resources_->Recycle(std::move(event));
   }
   EXPECT_EQ(steps, 3);
 }

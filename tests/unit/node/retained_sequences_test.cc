@@ -25,7 +25,7 @@ class RetainedSequencesTest : public DecodeCoreTest {
     first_ = actions.events.back().second.tokens().steps(0).tokens(0);
     core_->BeginDrain(now_, absl::Seconds(1));
     core_->StartMigration(now_, absl::Seconds(10));
-    EXPECT_THAT(core_->TakeActions().events, IsEmpty()) << "it is whole after its next step";
+    EXPECT_THAT(resources_->TakeActions().events, IsEmpty()) << "it is whole after its next step";
     actions = Step();
     ASSERT_THAT(actions.events, SizeIs(1)) << "the step's token is not reported yet";
     EXPECT_TRUE(actions.events[0].second.leg_failed().retained());
@@ -125,7 +125,7 @@ TEST_F(DecodeCoreTest, AdoptedBlocksAreFoundOnceTheyAreInstalled) {
     EXPECT_EQ(wanted.from_node_id(), "decode-1");
     EXPECT_EQ(wanted.hashes(), kv::PackHashes(hashes));
     const auto& open = std::get<transfer::OpenLease>(actions.transfer.at(0));
-    EXPECT_THAT(core_->CachedBlocks(), IsEmpty());
+    EXPECT_THAT(resources_->CachedBlocks(), IsEmpty());
     EXPECT_FALSE(core_->idle());
     if (arrives) {
       actions = Send(transfer::LeaseInstalled{.lease = open.lease, .epoch = open.epoch});
@@ -138,8 +138,8 @@ TEST_F(DecodeCoreTest, AdoptedBlocksAreFoundOnceTheyAreInstalled) {
     }
     EXPECT_TRUE(core_->idle());
   }
-  EXPECT_THAT(core_->CachedBlocks(), SizeIs(2));
-  EXPECT_EQ(core_->counters().blocks_adopted(), 2);
+  EXPECT_THAT(resources_->CachedBlocks(), SizeIs(2));
+  EXPECT_EQ(resources_->counters().blocks_adopted(), 2);
   // Nothing is left to want; nor of what is no row of hashes.
   EXPECT_EQ(Send(command).events.at(0).second.blocks_wanted().hashes(), "");
   command.mutable_adopt_blocks()->set_hashes("no hash");

@@ -38,8 +38,8 @@ class Node {
         scheduler_({.spec = engine_->spec(),
                     .num_blocks = num_blocks,
                     .max_batch_tokens = 64,
-                    .max_sequences = max_sequences,
-                    .retry_alone = true}) {
+                    .max_sequences = max_sequences}) {
+    scheduler_.set_rules({.retry_alone = true});
     EXPECT_OK(engine_->AllocateKv(num_blocks));
   }
 

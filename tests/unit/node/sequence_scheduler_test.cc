@@ -197,9 +197,8 @@ TEST_F(SequenceSchedulerTest, AWrongNumberOfTokensFailsTheStepAndSealsNothing) {
 }
 
 TEST_F(SequenceSchedulerTest, OnlyTheSequenceAtFaultFailsWhenAStepDoes) {
-  SchedulerOptions options = Options(16, 100, 8);
-  options.retry_alone = true;
-  SequenceScheduler scheduler(options);
+  SequenceScheduler scheduler(Options(16, 100, 8));
+  scheduler.set_rules({.retry_alone = true});
   for (const int number : {1, 2, 3}) Add(scheduler, Input(number, 20));
   Plan(scheduler);
   Finish(scheduler);

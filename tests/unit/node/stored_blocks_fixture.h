@@ -20,17 +20,19 @@ class StoredBlocksTest : public DecodeCoreTest {
   StoredBlocksTest() { MakeWith({}); }
 
   void MakeWith(std::vector<kv::BlockHash> contents) {
-    core_ = std::make_unique<DecodeCore>(node::SchedulerOptions{
+    core_.reset();
+    resources_ = std::make_unique<node::NodeResources>(node::SchedulerOptions{
         .spec = engine_->spec(),
         .num_blocks = kBlocks,
         .max_batch_tokens = 64,
         .max_sequences = 2,
         .max_waiting = 2,
         .stored_blocks = std::make_shared<const std::vector<kv::BlockHash>>(std::move(contents))});
+    core_ = std::make_unique<DecodeCore>(*resources_);
     Take();
   }
   // What the core did since the last call: routers' events are kept, storage commands wait.
-  void Take() { Keep(core_->TakeActions()); }
+  void Take() { Keep(resources_->TakeActions()); }
   void Keep(node::NodeActions actions) {
     for (auto& [router, event] : actions.events) events_.push_back(std::move(event));
     for (const v1::NodeEvent& event : actions.broadcast) Hear(event);

@@ -19,13 +19,13 @@ TEST_F(StoredBlocksTest, APromptIsReadInsteadOfComputed) {
   ASSERT_THAT(first, SizeIs(3));
   EXPECT_EQ(SourcesOf("a").computed(), 4 * kBlockTokens + 1);
   Crowd();
-  EXPECT_EQ(core_->counters().blocks_saved(), 4 + kBlocks - 1);
+  EXPECT_EQ(resources_->counters().blocks_saved(), 4 + kBlocks - 1);
   EXPECT_GE(HeardOnDisk(), 4);
   const std::vector<TokenId> again = Serve("b", 1, 4);
   EXPECT_EQ(again, first);
   EXPECT_EQ(SourcesOf("b").cached(), 4 * kBlockTokens);
   EXPECT_EQ(SourcesOf("b").computed(), 1);
-  EXPECT_EQ(core_->counters().blocks_loaded(), 4);
+  EXPECT_EQ(resources_->counters().blocks_loaded(), 4);
   ExpectNothingHeld();
 }
 
@@ -35,21 +35,21 @@ TEST_F(StoredBlocksTest, TheNextProcessReadsWhatThisOneStored) {
   for (const auto& [hash, bytes] : disk_) contents.push_back(hash);
   MakeWith(contents);
   events_.clear();
-  EXPECT_EQ(core_->BlocksOnDiskOnly(), contents);
+  EXPECT_EQ(resources_->BlocksOnDiskOnly(), contents);
   EXPECT_EQ(core_->load().blocks_stored(), 4);
   EXPECT_EQ(Serve("b", 1, 4), first);
   EXPECT_EQ(SourcesOf("b").cached(), 4 * kBlockTokens);
-  EXPECT_THAT(core_->BlocksOnDiskOnly(), IsEmpty());
+  EXPECT_THAT(resources_->BlocksOnDiskOnly(), IsEmpty());
 }
 
 TEST_F(StoredBlocksTest, OnlyWhatMemoryLacksIsRead) {
   Serve("a", 1, 5);
   // Two blocks of the prompt go, the last first.
   Serve("b", 2, 4);
-  const int64_t loaded_before = core_->counters().blocks_loaded();
+  const int64_t loaded_before = resources_->counters().blocks_loaded();
   Serve("c", 1, 5);
   EXPECT_EQ(SourcesOf("c").cached(), 5 * kBlockTokens);
-  const int64_t loaded = core_->counters().blocks_loaded() - loaded_before;
+  const int64_t loaded = resources_->counters().blocks_loaded() - loaded_before;
   EXPECT_GT(loaded, 0);
   EXPECT_LT(loaded, 5);
 }
@@ -70,7 +70,7 @@ TEST_F(StoredBlocksTest, WhatIsDamagedIsComputedAndHeardOfNoMore) {
   ServeAll();
   EXPECT_EQ(TokensOf("b"), first);
   EXPECT_EQ(SourcesOf("b").cached(), 2 * kBlockTokens);
-  EXPECT_EQ(core_->counters().blocks_damaged(), 1);
+  EXPECT_EQ(resources_->counters().blocks_damaged(), 1);
   EXPECT_EQ(disk_.count(load.blocks[2].first), 1u) << "computed and stored again";
   ExpectNothingHeld();
 }
@@ -95,7 +95,7 @@ TEST_F(StoredBlocksTest, ADiskThatHangsCostsAPromptItsPatienceOnly) {
   EXPECT_EQ(SourcesOf("c").computed(), 2 * kBlockTokens + 1);
   Serve(hung);
   EXPECT_EQ(core_->load().blocks_quarantined(), 0);
-  EXPECT_EQ(core_->counters().loads_given_up(), 1);
+  EXPECT_EQ(resources_->counters().loads_given_up(), 1);
   ServeAll();
   ExpectNothingHeld();
 }
@@ -111,7 +111,7 @@ TEST_F(StoredBlocksTest, AnAbortedPromptsLoadEndsByItself) {
   StepAll();
   EXPECT_THAT(TokensOf("b"), IsEmpty());
   ExpectNothingHeld();
-  EXPECT_EQ(core_->counters().blocks_loaded(), 4) << "they are prefix cache now";
+  EXPECT_EQ(resources_->counters().blocks_loaded(), 4) << "they are prefix cache now";
 }
 
 TEST_F(StoredBlocksTest, TheNewestAttemptIsServedOnce) {
@@ -144,7 +144,7 @@ TEST_F(StoredBlocksTest, PromptsOfOneBeginningReadItOnce) {
   StepAll();
   EXPECT_EQ(TokensOf("b"), TokensOf("c"));
   EXPECT_THAT(TokensOf("b"), SizeIs(3));
-  EXPECT_EQ(core_->counters().blocks_loaded(), 2);
+  EXPECT_EQ(resources_->counters().blocks_loaded(), 2);
   ServeAll();
   ExpectNothingHeld();
 }
@@ -166,7 +166,7 @@ TEST_F(StoredBlocksTest, AFullDiskEndsSavesForAWhile) {
   for (const storage::StorageCommand& command : std::exchange(pending_, {}))
     Answer(storage::BlockSaved{.block = std::get<storage::SaveBlock>(command).block,
                                .status = absl::ResourceExhaustedError("full")});
-  EXPECT_EQ(core_->counters().saves_failed(), 4);
+  EXPECT_EQ(resources_->counters().saves_failed(), 4);
   EXPECT_THAT(Serve("b", 2, 3), SizeIs(3));
   EXPECT_THAT(pending_, IsEmpty());
   EXPECT_EQ(core_->load().blocks_stored(), 0);
@@ -181,7 +181,7 @@ TEST_F(StoredBlocksTest, WhatMadeRoomIsHeardOfNoMore) {
   Serve("a", 1, 4);
   Crowd();
   ASSERT_GE(HeardOnDisk(), 4);
-  const kv::BlockHash gone = core_->BlocksOnDiskOnly().front();
+  const kv::BlockHash gone = resources_->BlocksOnDiskOnly().front();
   Start(Prompt("b", 2, 3));
   ASSERT_FALSE(pending_.empty());
   const auto save = std::get<storage::SaveBlock>(pending_[0]);
@@ -226,30 +226,30 @@ TEST_F(StoredBlocksTest, WhatIsSlowerToReadThanToComputeIsComputed) {
   step_time_ = absl::Milliseconds(1);
   for (int kind = 1; kind <= 6; ++kind) Serve("a" + std::to_string(kind), kind, 4);
   for (int kind = 1; kind <= 3; ++kind) Serve("b" + std::to_string(kind), kind, 4);
-  const int64_t loaded = core_->counters().blocks_loaded();
+  const int64_t loaded = resources_->counters().blocks_loaded();
   EXPECT_GT(loaded, 0) << "the first load tells what reading costs";
   for (int kind = 4; kind <= 6; ++kind) Serve("c" + std::to_string(kind), kind, 4);
-  EXPECT_EQ(core_->counters().blocks_loaded(), loaded);
+  EXPECT_EQ(resources_->counters().blocks_loaded(), loaded);
 }
 
 TEST_F(StoredBlocksTest, WhatReadsAndWritesCostIsReported) {
-  ASSERT_TRUE(core_->storage_profile().has_value());
-  EXPECT_EQ(core_->storage_profile()->read.samples, 0);
+  ASSERT_TRUE(resources_->storage_profile().has_value());
+  EXPECT_EQ(resources_->storage_profile()->read.samples, 0);
   const double block_bytes = static_cast<double>(engine_->spec().layout.block_bytes());
   save_time_ = absl::Microseconds(200);
   load_time_ = absl::Milliseconds(3);
   Serve("a", 1, 4);
   Crowd();
   Serve("b", 1, 4);
-  const cost::StorageProfile profile = *core_->storage_profile();
-  EXPECT_EQ(profile.write.samples, core_->counters().blocks_saved());
+  const cost::StorageProfile profile = *resources_->storage_profile();
+  EXPECT_EQ(profile.write.samples, resources_->counters().blocks_saved());
   EXPECT_NEAR(profile.write.PredictUs(block_bytes), 200, 1);
   EXPECT_NEAR(profile.write.bytes_per_second, block_bytes / 200e-6, block_bytes) << "all equal";
   EXPECT_EQ(profile.read.samples, 1);
   EXPECT_EQ(profile.read.actual_us, 3000);
-  core_ = std::make_unique<DecodeCore>(
+  const node::NodeResources without(
       node::SchedulerOptions{.spec = engine_->spec(), .num_blocks = kBlocks});
-  EXPECT_FALSE(core_->storage_profile().has_value()) << "nothing is stored";
+  EXPECT_FALSE(without.storage_profile().has_value()) << "nothing is stored";
 }
 
 TEST_F(StoredBlocksTest, ScoredPromptsAreComputed) {
@@ -261,7 +261,7 @@ TEST_F(StoredBlocksTest, ScoredPromptsAreComputed) {
   Start(command);
   EXPECT_THAT(TokensOf("b"), SizeIs(3));
   ServeAll();
-  EXPECT_EQ(core_->counters().blocks_loaded(), 0);
+  EXPECT_EQ(resources_->counters().blocks_loaded(), 0);
 }
 
 TEST_F(StoredBlocksTest, PeersFetchWhatLiesOnDisk) {
@@ -289,7 +289,7 @@ TEST_F(StoredBlocksTest, PeersFetchWhatLiesOnDisk) {
                                          .bytes = 1,
                                          .time = load_time_},
                    now_);
-  actions = core_->TakeActions();
+  actions = resources_->TakeActions();
   ASSERT_THAT(actions.transfer, SizeIs(3));
   EXPECT_TRUE(std::holds_alternative<transfer::OpenExport>(actions.transfer[0]));
   EXPECT_TRUE(std::holds_alternative<transfer::PushRange>(actions.transfer[1]));

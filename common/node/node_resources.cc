@@ -1,0 +1,158 @@
+#include "common/node/node_resources.h"
+
+#include <utility>
+#include <variant>
+
+#include "common/base/check.h"
+
+namespace tandem::node {
+
+void NodeResources::TakeActions(NodeActions& actions) {
+  if (!stored_blocks_.enabled() && !scheduler_.has_block_events()) return ledger_.Take(actions);
+  const StoredBlocks::Changes changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
+  ledger_.Take(changes.memory, changes.on_disk, actions);
+}
+
+void NodeResources::BeginRole(const StepRules& rules) {
+  TANDEM_CHECK(idle(), "a core takes over while sequences, leases, exports or loans are left");
+  scheduler_.set_rules(rules);
+  borrower_.OnRoleBegun();
+}
+
+// ---- routers
+
+void NodeResources::OnRouterJoined(RouterKey router) {
+  prefix_migration_.OnRouterJoined(router);
+  borrower_.OnRouterJoined(router);
+}
+
+void NodeResources::OnRouterLost(RouterKey router) {
+  borrower_.OnRouterLost(router);
+  prefix_migration_.OnRouterLost(router);
+  stored_blocks_.OnRouterLost(router);
+}
+
+bool NodeResources::OnCommand(RouterKey router, const v1::NodeCommand& command, absl::Time now) {
+  if (command.has_send_blocks()) return OnSendBlocks(router, command.send_blocks(), now);
+  if (command.has_adopt_blocks())
+    prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
+  else if (command.has_lend_blocks())
+    lender_.OnLendBlocks(router, command.lend_blocks(), !borrower_.idle(), now);
+  else if (command.has_loan_answer())
+    borrower_.OnAnswer(command.loan_answer(), now);
+  else if (command.has_borrow_blocks())
+    borrower_.OnPlan(command.borrow_blocks(), now);
+  return false;
+}
+
+bool NodeResources::OnSendBlocks(RouterKey router, const v1::SendBlocks& command, absl::Time now) {
+  if (!command.fetch()) {
+    prefix_migration_.OnSendBlocks(router, command);
+  } else if (command.hashes().empty()) {
+    const LeaseId lease(command.lease_id());
+    lender_.OnNoHolder(lease);
+    borrower_.OnNoHolder(lease);
+    return prefix_fetch_.OnNoHolder(lease);
+  } else if (command.lent() || !stored_blocks_.Hold(router, command, now)) {
+    // What is lent lies in memory.
+    prefix_fetch_.OnSendBlocks(command, now);
+  }
+  return false;
+}
+
+// ---- the KV plane, the lending plane
+
+bool NodeResources::Handle(const transfer::LeaseInstalled& event) {
+  prefix_migration_.Handle(event);
+  lender_.Handle(event);
+  borrower_.Handle(event);
+  return prefix_fetch_.Handle(event);
+}
+
+bool NodeResources::Handle(const transfer::LeaseFailed& event) {
+  prefix_migration_.Handle(event);
+  lender_.Handle(event);
+  borrower_.Handle(event);
+  return prefix_fetch_.Handle(event);
+}
+
+void NodeResources::Handle(const transfer::LeaseDrained& event) {
+  prefix_migration_.Handle(event);
+  prefix_fetch_.Handle(event);
+  lender_.Handle(event);
+  borrower_.Handle(event);
+}
+
+void NodeResources::Handle(const transfer::ExportDone& event) {
+  borrower_.Handle(event);
+  prefix_migration_.Handle(event);
+  prefix_fetch_.Handle(event);
+}
+
+void NodeResources::Handle(const transfer::ExportFailed& event, absl::Time now) {
+  borrower_.Handle(event, now);
+  prefix_migration_.Handle(event);
+  prefix_fetch_.Handle(event);
+}
+
+void NodeResources::OnLending(const lending::LendingEvent& event, absl::Time now) {
+  if (const auto* returned = std::get_if<lending::LoanReturned>(&event))
+    return lender_.Handle(*returned);
+  if (const auto* expired = std::get_if<lending::LoanExpired>(&event))
+    return lender_.Handle(*expired);
+  if (const auto* damaged = std::get_if<lending::LoanDamaged>(&event))
+    return lender_.Handle(*damaged);
+  if (const auto* lost = std::get_if<lending::LoanLost>(&event))
+    return borrower_.Handle(*lost, now);
+  borrower_.Handle(std::get<lending::LoanRecalled>(event), now);
+}
+
+// ---- time
+
+std::vector<StoredBlocks::Ready> NodeResources::OnTick(absl::Time now) {
+  prefix_migration_.OnTick(now);
+  borrower_.OnTick(now);
+  lender_.OnTick(now);
+  return stored_blocks_.OnTick(now);
+}
+
+void NodeResources::BeginDrain(absl::Time now, absl::Duration time_left) {
+  if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
+  ledger_.BeginDrain();
+  lender_.BeginDrain(now, time_left);
+}
+
+absl::Span<const engine::SequenceSlice> NodeResources::PlanStep(absl::Time now) {
+  stored_blocks_.Resume(now);
+  const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
+  scheduler_.meter().Start(scheduler_.planned_shape(), now);
+  return slices;
+}
+
+const StepResult& NodeResources::FinishStep(
+    const absl::StatusOr<std::vector<engine::SampledToken>>& result, absl::Time now) {
+  scheduler_.meter().Stop(result.ok(), now);
+  const StepResult& step = scheduler_.FinishStep(result);
+  ledger_.counters().set_steps(ledger_.counters().steps() + 1);
+  return step;
+}
+
+// ---- state
+
+v1::NodeLoad NodeResources::load() const {
+  v1::NodeLoad load = LoadOf(scheduler_);
+  load.set_leases(prefix_migration_.leases() + prefix_fetch_.leases() + lender_.leases() +
+                  borrower_.leases());
+  load.set_exports(borrower_.exports() + prefix_migration_.exports() + prefix_fetch_.exports());
+  load.set_blocks_lent(lender_.blocks_lent());
+  stored_blocks_.AddTo(load);
+  borrower_.AddTo(load);
+  return load;
+}
+
+bool NodeResources::idle() const {
+  return scheduler_.size() == 0 && prefix_migration_.idle() && prefix_fetch_.idle() &&
+         stored_blocks_.idle() && borrower_.idle() && lender_.idle();
+}
+
+}  // namespace tandem::node
