@@ -241,6 +241,7 @@ void DecodeCore::OnTick(absl::Time now) {
 
 void DecodeCore::End(Legs::iterator it, const std::string& reason) {
   const Leg& leg = it->second;
+  LogLentUse(leg);
   by_sequence_.erase(leg.sequence);
   if (leg.phase == Phase::kReceiving || leg.phase == Phase::kClosing) {
     by_lease_.erase(leg.lease);

@@ -139,6 +139,8 @@ class DecodeCore final : public node::NodeCore {
   void FailForConstraint(Legs::iterator leg, const absl::Status& status);
   // Reports LegFailed, then ends the leg.
   void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
+  // Logs what a leg's loans cost it, if its sequence had any.
+  void LogLentUse(const Leg& leg) const;
   // Ends the legs of sequences that get no memory.
   void EndStarved(absl::Time now);
   // Fails a leg that cannot be retained, because the node drains.

@@ -1,10 +1,13 @@
 // The parts of DecodeCore (decode_node/decode_core.h) about memory: it ends sequences that get
 // none, and says how much is in use.
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/telemetry/log.h"
 #include "decode_node/decode_core.h"
 
 namespace tandem::decode_node {
@@ -30,6 +33,20 @@ void DecodeCore::RefuseForSlots(Legs::iterator leg) {
                  leg->second.trace_id);
   leg->second.phase = Phase::kComputing;  // no lease
   End(leg, "no window slots");
+}
+
+void DecodeCore::LogLentUse(const Leg& leg) const {
+  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+  const node::LentUse& use = sequence.lent_use;
+  if (use.units_max == 0) return;
+  Log(LogLevel::kInfo, "a sequence ended that had lent KV",
+      {{"request_id", leg.wire.request_id()},
+       {"trace_id", leg.trace_id},
+       {"tokens", std::ssize(sequence.tokens)},
+       {"lent_tokens_max", int64_t{use.units_max} * scheduler_.spec().unit_tokens},
+       {"locality", absl::StrFormat("%.3f", use.locality())},
+       {"lent_steps", use.steps},
+       {"creditors_awaited_ms", absl::ToDoubleMilliseconds(use.waited)}});
 }
 
 v1::NodeLoad DecodeCore::load() const {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench_lending/mixed_workload.h"
+#include "cli/client/client.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
@@ -17,17 +18,20 @@ constexpr int32_t kProbeTokens = 4;
 // it.
 constexpr absl::Duration kSettleTime = absl::Seconds(12);
 
+constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
+
 void IgnoreProgress(const LoadProgress&) {}
 
 // One request of these lengths, alone.
-absl::StatusOr<RequestRecord> AskOne(MeasuredCluster& cluster, int64_t prompt, int32_t answer,
-                                     uint64_t seed) {
+absl::StatusOr<RequestRecord> AskOne(
+    MeasuredCluster& cluster, int64_t prompt, int32_t answer, uint64_t seed,
+    const std::function<void(const LoadProgress&)>& on_progress = IgnoreProgress) {
   const auto length = static_cast<int32_t>(prompt);
   const std::unique_ptr<Workload> workload = NewSyntheticWorkload(
       {.prompt_tokens = {length, length}, .output_tokens = {answer, answer}, .seed = seed});
   ASSIGN_OR_RETURN(
       const LoadResult result,
-      cluster.Run({.requests = 1, .concurrency = 1, .seed = seed}, *workload, IgnoreProgress));
+      cluster.Run({.requests = 1, .concurrency = 1, .seed = seed}, *workload, on_progress));
   if (result.records.empty()) return absl::UnavailableError("no request was sent");
   return result.records.front();
 }
@@ -38,6 +42,15 @@ absl::Status FailureOf(const RequestRecord& record, absl::string_view what) {
 }
 
 }  // namespace
+
+KvPlace KvPlaceOf(const v1::GetStatusResponse& status, int64_t block_tokens) {
+  int64_t here = 0, lent = 0;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    here += node.load().blocks_used() - node.load().blocks_lent();
+    for (const v1::Debt& debt : node.load().debts()) lent += debt.blocks();
+  }
+  return {.here_tokens = here * block_tokens, .lent_tokens = lent * block_tokens};
+}
 
 absl::StatusOr<std::unique_ptr<MeasuredCluster>> LendingBench::Start(int32_t nodes, int64_t blocks,
                                                                      bool lend) {
@@ -104,11 +117,33 @@ absl::StatusOr<LendingSlowdown> LendingBench::Slowdown() {
       gaps[lent].insert(gaps[lent].end(), record.gaps_ms.begin(), record.gaps_ms.end());
     }
   }
+  ASSIGN_OR_RETURN(std::vector<KvPlace> places, Places(*lending, prompt));
   lending->Drain();
   local->Drain();
   return LendingSlowdown{.context_tokens = context,
                          .local = Describe(std::move(gaps[false])),
-                         .lent = Describe(std::move(gaps[true]))};
+                         .lent = Describe(std::move(gaps[true])),
+                         .places = std::move(places)};
+}
+
+absl::StatusOr<std::vector<KvPlace>> LendingBench::Places(MeasuredCluster& cluster,
+                                                          int64_t prompt) {
+  const std::unique_ptr<Client> client = Client::Create(cluster.grpc_address());
+  std::vector<KvPlace> places;
+  const auto look = [&](const LoadProgress&) {
+    const auto status = client->GetStatus(kStatusTimeout);
+    if (!status.ok()) return;  // a look that is missed leaves a gap in the chart
+    const KvPlace place = KvPlaceOf(*status, options_.up.node.kv.block_tokens);
+    // The debts of the request before may still be reported, without a block in use. After this
+    // one's end there is less than there was.
+    const bool grew = place.tokens() > (places.empty() ? 0 : places.back().tokens());
+    if (grew && place.here_tokens > 0) places.push_back(place);
+  };
+  const uint64_t seed = options_.seed + static_cast<uint64_t>(options_.rounds);
+  ASSIGN_OR_RETURN(const RequestRecord record,
+                   AskOne(cluster, prompt, options_.slowdown_tokens, seed, look));
+  if (!record.ok()) return FailureOf(record, "the request whose KV was looked at");
+  return places;
 }
 
 absl::StatusOr<LoadResult> LendingBench::MixRun(MeasuredCluster& cluster, double long_share,

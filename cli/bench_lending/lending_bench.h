@@ -14,6 +14,7 @@
 #include "cli/bench_serve/arrivals.h"
 #include "cli/cluster_load/measured_cluster.h"
 #include "cli/report/statistics.h"
+#include "tandem/v1/client.pb.h"
 
 namespace tandem::cli {
 
@@ -41,11 +42,22 @@ struct LongestContext {
   int32_t nodes = 0;
   int64_t tokens = 0;
 };
+// Where the KV of a cluster's only sequence lay at one moment: with the node that computes it, and
+// with its creditors.
+struct KvPlace {
+  int64_t here_tokens = 0, lent_tokens = 0;
+  int64_t tokens() const { return here_tokens + lent_tokens; }
+};
+// Of a cluster that serves one sequence.
+KvPlace KvPlaceOf(const v1::GetStatusResponse& status, int64_t block_tokens);
+
 // Gaps between the tokens of one answer, in milliseconds: with all of its KV on one node that is
 // large enough, and with a part of it lent.
 struct LendingSlowdown {
   int64_t context_tokens = 0;
   Distribution local, lent;
+  // Of one more request on the nodes that lend, from its prompt to its end. Bound: ten a second.
+  std::vector<KvPlace> places;
 };
 // One load, on nodes that do not lend and on nodes that do.
 struct LendingMix {
@@ -76,6 +88,8 @@ class LendingBench {
   // `nodes` decode nodes with `blocks` blocks each; they lend, or not.
   absl::StatusOr<std::unique_ptr<MeasuredCluster>> Start(int32_t nodes, int64_t blocks, bool lend);
   absl::StatusOr<LongestContext> Longest(int32_t nodes);
+  // Sends one request, and looks every 100 ms at where its KV lies.
+  absl::StatusOr<std::vector<KvPlace>> Places(MeasuredCluster& cluster, int64_t prompt);
   absl::StatusOr<LoadResult> MixRun(MeasuredCluster& cluster, double long_share, int64_t round);
 
   const LendingBenchOptions options_;

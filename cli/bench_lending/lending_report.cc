@@ -33,6 +33,18 @@ std::string ContextChart(const LendingReport& report) {
                     .series = {std::move(series)}});
 }
 
+std::string PlacesChart(const std::vector<KvPlace>& places) {
+  Series here{.name = "on its node", .points = {}}, lent{.name = "with creditors", .points = {}};
+  for (const KvPlace& place : places) {
+    here.points.emplace_back(place.tokens(), place.here_tokens);
+    lent.points.emplace_back(place.tokens(), place.lent_tokens);
+  }
+  return DrawChart({.title = "Where the KV of one answer lies",
+                    .x_label = "tokens of context",
+                    .y_label = "tokens of KV",
+                    .series = {std::move(here), std::move(lent)}});
+}
+
 std::string MixChart(const LendingReport& report) {
   Series alone{.name = "alone", .points = {}}, lending{.name = "lending", .points = {}};
   for (const LendingMix& mix : report.mixes) {
@@ -70,6 +82,13 @@ std::string FormatLendingTable(const LendingReport& report) {
     absl::StrAppendFormat(&text, "%-34s %8.2f %8.2f %8.2f\n", "ratio",
                           RatioOf(s.lent.p50, s.local.p50), RatioOf(s.lent.p90, s.local.p90),
                           RatioOf(s.lent.p99, s.local.p99));
+    if (!s.places.empty()) {
+      const KvPlace& last = s.places.back();
+      absl::StrAppendFormat(
+          &text, "%-34s %7.0f%% of %d tokens\n", "KV with creditors, at the end",
+          100 * RatioOf(static_cast<double>(last.lent_tokens), static_cast<double>(last.tokens())),
+          last.tokens());
+    }
   }
   if (!report.mixes.empty()) {
     absl::StrAppendFormat(&text, "\n%6s %16s %6s %16s %6s %7s\n", "LONG", "ALONE TOKENS/S",
@@ -96,10 +115,14 @@ std::string FormatLendingJson(const LendingReport& report) {
   }
   if (report.slowdown.has_value()) {
     const LendingSlowdown& s = *report.slowdown;
+    router::Json places = router::Json::array();
+    for (const KvPlace& place : s.places)
+      places.push_back({{"here_tokens", place.here_tokens}, {"lent_tokens", place.lent_tokens}});
     slowdown = {{"context_tokens", s.context_tokens},
                 {"local_gap_ms", GapsJson(s.local)},
                 {"lent_gap_ms", GapsJson(s.lent)},
-                {"ratio_p50", RatioOf(s.lent.p50, s.local.p50)}};
+                {"ratio_p50", RatioOf(s.lent.p50, s.local.p50)},
+                {"places", std::move(places)}};
   }
   for (const LendingMix& mix : report.mixes) {
     mixes.push_back({{"long_share", mix.long_share},
@@ -118,6 +141,8 @@ std::string FormatLendingHtml(const LendingReport& report) {
   std::string body = absl::StrCat("<h1>What lending KV memory is worth</h1>\n<pre>",
                                   XmlEscape(FormatLendingTable(report)), "</pre>\n");
   if (!report.contexts.empty()) body += ContextChart(report);
+  if (report.slowdown.has_value() && !report.slowdown->places.empty())
+    body += PlacesChart(report.slowdown->places);
   if (!report.mixes.empty()) body += MixChart(report);
   return ReportPage("tandem bench lending", body);
 }

@@ -229,10 +229,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
       return core_->preparing();
     }
     if (!busy_.exchange(true)) last_progress_ = absl::ToUnixMillis(RealClock().Now());
+    const absl::Duration awaited = CreditorsAwaited();
     auto result = engine_->Step(slices, [this](int layer) {
       core_->OnLayerDone(layer);
       Dispatch();
     });
+    resources_->scheduler().OnCreditorsAwaited(CreditorsAwaited() - awaited);
     if (!result.ok()) {
       Log(LogLevel::kError, "engine step failed", {{"error", result.status().ToString()}});
     }
@@ -241,6 +243,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
     last_progress_ = absl::ToUnixMillis(now);
     Dispatch();
     return true;
+  }
+
+  // Since the start.
+  absl::Duration CreditorsAwaited() const {
+    return creditors_ == nullptr ? absl::ZeroDuration() : creditors_->counters().waited;
   }
 
   void Handle(RouterConnected& event) {

@@ -221,6 +221,19 @@ void SequenceScheduler::GiveUpLoans(SequenceId id) {
   ComputeAgain(sequence);
 }
 
+void SequenceScheduler::CountLentUse(Sequence& sequence, const PlannedSlice& slice,
+                                     absl::Duration waited) const {
+  LentUse& use = sequence.lent_use;
+  // Row i of the slice attends to first_row + i + 1 tokens.
+  use.tokens += slice.num_rows * slice.first_row + slice.num_rows * (slice.num_rows + 1) / 2;
+  const int32_t units = sequence.lent_units();
+  if (units == 0) return;
+  use.units_max = std::max(use.units_max, units);
+  use.tokens_lent += slice.num_rows * units * options_.spec.unit_tokens;
+  ++use.steps;
+  use.waited += waited;
+}
+
 bool SequenceScheduler::HoldBack(int64_t arrived_us) {
   Sequence* last = nullptr;
   for (const auto& [order, sequence] : running_) {

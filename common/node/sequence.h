@@ -72,6 +72,20 @@ enum class SequencePhase {
   kParked,   // nothing more to compute; blocks pinned for sending
 };
 
+// What a sequence's loans have cost it, and how much of its attention was computed here.
+struct LentUse {
+  int32_t units_max = 0;  // lent at a time
+  int64_t steps = 0;      // that asked creditors
+  // Tokens that its rows attended to, each row's counted: with creditors, and in all.
+  int64_t tokens_lent = 0, tokens = 0;
+  absl::Duration waited;  // for creditors, in those steps
+
+  // The share of its attention that was computed on its own node; 1 before the first row.
+  double locality() const {
+    return tokens == 0 ? 1 : 1 - static_cast<double>(tokens_lent) / static_cast<double>(tokens);
+  }
+};
+
 struct Sequence {
   SequenceId id;
   SequenceInput input;          // `prompt` has moved into `tokens`
@@ -85,6 +99,7 @@ struct Sequence {
   // The window slots that it holds (sequence_window.h), and how many it has reserved.
   int64_t first_slot = 0, end_slot = 0, reserved_slots = 0;
   engine::RemoteKv remote;  // what other nodes keep of it
+  LentUse lent_use;         // since it was admitted
   // The pool cannot hold its prompt: it takes blocks as it is computed, and lends units meanwhile.
   bool grows = false;
   bool outgrows = false;        // the pool cannot hold all tokens that it may have

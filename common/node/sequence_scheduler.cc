@@ -384,6 +384,7 @@ const StepResult& SequenceScheduler::FinishStep(
   for (const PlannedSlice& slice : planned_)
     if (slice.forked_from.has_value() && !TANDEM_MUTATED(kForkNeverUnpinned))
       pool_.UnpinPart(*slice.forked_from);
+  const absl::Duration waited = std::exchange(creditors_awaited_, absl::ZeroDuration());
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
     Sequence& sequence = *slice.sequence;
@@ -397,6 +398,7 @@ const StepResult& SequenceScheduler::FinishStep(
     }
     StepOutcome outcome{.id = slice.id, .status = step.status};
     if (step.status.ok()) {
+      CountLentUse(sequence, slice, waited);
       sequence.forked_tokens += std::max<int64_t>(
           0, std::min(slice.first_row, sequence.prompt_tokens) - sequence.num_computed);
       TakeComputed(sequence, slice.first_row + slice.num_rows);

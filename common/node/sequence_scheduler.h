@@ -208,6 +208,10 @@ class SequenceScheduler {
   // Valid until the next step is finished.
   const StepResult& FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
+  // How long the planned step waited for creditors. Call it before FinishStep; otherwise it did
+  // not.
+  void OnCreditorsAwaited(absl::Duration waited) { creditors_awaited_ = waited; }
+
   // What the planned step computes, and the clock that its caller starts and stops around it.
   const cost::StepShape& planned_shape() const { return shape_; }
   StepMeter& meter() { return meter_; }
@@ -274,6 +278,8 @@ class SequenceScheduler {
   void AddSlice(Sequence& sequence, int64_t num_rows, std::optional<BlockId> forked_from = {});
   // The block that the rows before the last can be copied from, pinned.
   std::optional<BlockId> PinForkOf(Sequence& sequence);
+  // Adds the slice of a step that ended well to what the sequence's loans cost it.
+  void CountLentUse(Sequence& sequence, const PlannedSlice& slice, absl::Duration waited) const;
   // The first `num_computed` tokens now have KV.
   void TakeComputed(Sequence& sequence, int64_t num_computed);
   // How many rows, at most `rows_max`, of this prompt the planned step takes in.
@@ -296,7 +302,8 @@ class SequenceScheduler {
   std::vector<PlannedSlice> planned_;
   StepResult finished_;  // of the last step
   ConstraintTurns constraint_turns_;
-  cost::StepShape shape_;  // of planned_
+  cost::StepShape shape_;             // of planned_
+  absl::Duration creditors_awaited_;  // likewise
   StepMeter meter_;
   // Bound: the slices of the failed step.
   std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first

@@ -179,6 +179,31 @@ TEST_F(BorrowingTest, ALoanThatIsLostDuringAStepIsGivenUpWhenTheStepEnds) {
   EXPECT_GT(slices[0].num_new, 1) << "from its tokens";
 }
 
+TEST_F(BorrowingTest, WhatLoansCostASequenceIsCounted) {
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  const auto use = [this] { return resources_->scheduler().running().begin()->second->lent_use; };
+  EXPECT_EQ(use().units_max, 0);
+  EXPECT_EQ(use().locality(), 1);
+  const int64_t tokens_before = use().tokens;
+  Send(Granted(wanted, wanted.units()));
+  const auto slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  ASSERT_EQ(slices[0].num_new, 1);
+  const int64_t attended = slices[0].num_computed + 1;
+  resources_->scheduler().OnCreditorsAwaited(absl::Milliseconds(3));
+  core_->OnStepDone(std::vector<engine::SampledToken>(1), now_);
+  EXPECT_EQ(use().units_max, wanted.units());
+  EXPECT_EQ(use().steps, 1);
+  EXPECT_EQ(use().tokens, tokens_before + attended);
+  EXPECT_EQ(use().tokens_lent, wanted.units() * kBlockTokens);
+  EXPECT_EQ(use().waited, absl::Milliseconds(3));
+  // The next step waits for none.
+  StepLent();
+  EXPECT_EQ(use().steps, 2);
+  EXPECT_EQ(use().waited, absl::Milliseconds(3));
+}
+
 TEST_F(BorrowingTest, ARefusedLoanIsAskedForAgainLater) {
   Begin();
   const v1::LoanWanted wanted = StepUntilWanted();
