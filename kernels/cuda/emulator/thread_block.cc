@@ -83,6 +83,7 @@ class ClusterRunner {
     }
     for (size_t i = 0; i < fibers_.size(); ++i) PrepareThread(i);
     slow_block_ = -1;
+    if (grid_.cluster > 1) DrawSlowBlock();
     const ClusterRunner* outer = std::exchange(running_, this);
     std::vector<int> order(fibers_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
@@ -186,9 +187,8 @@ class ClusterRunner {
   bool CanMove(const Fiber& fiber) const {
     return fiber.state == State::kRunnable && fiber.thread.block->rank != slow_block_;
   }
-  // Now and then another block of a cluster is held back, or none.
+  // Which block of a cluster is held back from now on, or none.
   void DrawSlowBlock() {
-    if (grid_.cluster == 1 || NextRandom(&random_) % 16 != 0) return;
     slow_block_ =
         static_cast<int>(NextRandom(&random_) % static_cast<uint64_t>(grid_.cluster + 1)) - 1;
   }
@@ -205,7 +205,7 @@ class ClusterRunner {
     for (size_t i = order->size() - 1; i > 0; --i) {
       std::swap((*order)[i], (*order)[NextRandom(&random_) % (i + 1)]);
     }
-    DrawSlowBlock();
+    if (grid_.cluster > 1 && NextRandom(&random_) % 16 == 0) DrawSlowBlock();
     const auto can_move = [this](const Fiber& fiber) { return CanMove(fiber); };
     if (slow_block_ >= 0 && std::none_of(fibers_.begin(), fibers_.end(), can_move)) {
       // The others wait: for copies of their own, or for the block that is held back.

@@ -27,13 +27,15 @@ TEST_P(DeviceAttentionTest, AgreesAtTheEdgesOfSubTilesAndPartitions) {
   for (const int32_t edge : {32, 64, 256}) {
     for (const int32_t tokens : {edge - 1, edge, edge + 1}) {
       ExpectRight({2, 1, 64}, tokens, tokens - 1);
-      // A tile whose rows end before, at and behind the edge.
+      // A tile whose rows end before, at and behind the edge, in either of a thread's two vectors.
       const DeviceAttentionShape wide = {4, 1, 128, 0, 16};
-      const int32_t begin = std::max(0, tokens - 30);
       const std::vector<DeviceSequence> data = {RandomSequence(wide, tokens)};
-      const std::vector<Bf16Bits> out = RunBatch(wide, data, {{0, begin, tokens}}, 4);
-      for (int32_t row = begin; row < tokens; ++row)
-        ExpectRowRight(wide, data[0], row, out.data() + (row - begin) * 4 * 128);
+      for (const int32_t rows : {28, 30}) {
+        const int32_t begin = tokens - rows;
+        const std::vector<Bf16Bits> out = RunBatch(wide, data, {{0, begin, tokens}}, 4);
+        for (int32_t row = begin; row < tokens; ++row)
+          ExpectRowRight(wide, data[0], row, out.data() + (row - begin) * 4 * 128);
+      }
       ExpectRight({1, 1, 64, 0, 32, KvType::kInt8}, tokens, tokens - 1);
       constexpr int32_t kLength = 290;
       ExpectRight({2, 1, 64, kLength - tokens}, kLength, kLength - 1);
