@@ -26,8 +26,10 @@ ProgramRun Why(const TestCluster& cluster, const std::string& flag, const std::s
 class Trace : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_OK_AND_ASSIGN(cluster_, TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
-                                                       "--kv-blocks=2048"}));
+    // Rows take time: otherwise the decode node would compute prompts itself.
+    ASSERT_OK_AND_ASSIGN(
+        cluster_, TestCluster::Start({"--engine=hash", "--hash-row-time=200us", "--prefill=1",
+                                      "--decode=1", "--kv-blocks=2048"}));
   }
   v1::GenerateRequest Request(const std::string& id, int tokens) const {
     v1::GenerateRequest request;
