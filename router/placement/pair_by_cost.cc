@@ -1,4 +1,4 @@
-// The policy `cost`: implements these members of PairPlacement (pair_placement.h).
+// The policy `cost`: implements these members of PairPlacement (router/placement/pair_placement.h).
 #include <algorithm>
 #include <cmath>
 #include <string>
