@@ -41,4 +41,17 @@ absl::Status CheckQuery(const PartialQuery& query, const PartialLimits& limits) 
   return absl::OkStatus();
 }
 
+absl::Status CheckAnswer(const PartialQuery& query, bool has_window, int64_t room_bytes,
+                         int64_t needed_bytes) {
+  if (room_bytes != needed_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("room for ", room_bytes, " bytes, expected ", needed_bytes));
+  }
+  if (has_window) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", query.layer, " has a window: its KV is never lent"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace tandem::engine

@@ -1,6 +1,6 @@
 // The checks that every PartialAttention makes on a question before it touches memory: questions
 // come from other processes.
-// Thread safety: a pure function.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,10 @@ struct PartialLimits {
 // that are none or not before the first row; rows beyond the context; the number of blocks, a
 // block's id; the number of query floats.
 absl::Status CheckQuery(const PartialQuery& query, const PartialLimits& limits);
+
+// Of a query that CheckQuery takes. Errors: kInvalidArgument when the layer has a window, because
+// its KV is never lent, or when the answer has room for another number of bytes than it needs.
+absl::Status CheckAnswer(const PartialQuery& query, bool has_window, int64_t room_bytes,
+                         int64_t needed_bytes);
 
 }  // namespace tandem::engine

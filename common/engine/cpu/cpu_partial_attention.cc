@@ -36,15 +36,10 @@ class CpuPartialAttention final : public PartialAttention {
                                        .num_blocks = arena_.num_blocks(),
                                        .context_tokens = options_.context_tokens,
                                        .q_floats = q_floats()}));
-    const int64_t bytes = AnswerBytes(query.layer, query.units, query.num_rows);
-    if (static_cast<int64_t>(answer.size()) != bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("room for ", answer.size(), " bytes, expected ", bytes));
-    }
-    if (options_.config.layers[static_cast<size_t>(query.layer)].sliding_window > 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", query.layer, " has a window: its KV is never lent"));
-    }
+    RETURN_IF_ERROR(CheckAnswer(
+        query, options_.config.layers[static_cast<size_t>(query.layer)].sliding_window > 0,
+        static_cast<int64_t>(answer.size()),
+        AnswerBytes(query.layer, query.units, query.num_rows)));
     table_.clear();
     for (const BlockId block : query.blocks) table_.push_back(block.value());
     const kernels::PartialsSequence sequence{

@@ -38,15 +38,9 @@ class HashPartialAttention final : public PartialAttention {
                                        .num_blocks = arena_.num_blocks(),
                                        .context_tokens = spec_.context_tokens,
                                        .q_floats = kQueryFloats}));
-    const int64_t bytes = AnswerBytes(query.layer, query.units, query.num_rows);
-    if (static_cast<int64_t>(answer.size()) != bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("room for ", answer.size(), " bytes, expected ", bytes));
-    }
-    if (spec_.layout.IsWindowed(query.layer)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", query.layer, " has a window: its KV is never lent"));
-    }
+    RETURN_IF_ERROR(CheckAnswer(query, spec_.layout.IsWindowed(query.layer),
+                                static_cast<int64_t>(answer.size()),
+                                AnswerBytes(query.layer, query.units, query.num_rows)));
     const int32_t block_tokens = spec_.layout.block_tokens;
     uint64_t fold = StartHash();
     for (int64_t i = 0; i < int64_t{query.units.size()} * spec_.unit_tokens; ++i) {
