@@ -49,7 +49,7 @@ std::vector<int32_t> Oracle(const v1::GenerateRequest& request) {
   return {tokens.begin() + static_cast<ptrdiff_t>(prompt), tokens.end()};
 }
 
-TEST(ClusterLog, HasNoWarningsOfSettingsOfOtherVersionsOfUcx) {
+TEST(ClusterLog, NamesPeersAndHasNoWarningsOfOtherVersionsOfUcx) {
   ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256",
                                                          "--local-prefill-tokens=0"}));
   v1::GenerateRequest request;
@@ -59,6 +59,9 @@ TEST(ClusterLog, HasNoWarningsOfSettingsOfOtherVersionsOfUcx) {
   ASSERT_OK(answer.status);
   EXPECT_GT(answer.finished.route().kv_bytes_moved(), 0);
   EXPECT_EQ(cluster->Stop(), "exit code 0");
+  // The prefill node, which opened the connection, says whose it is.
+  EXPECT_THAT(cluster->LinesWith("KV peer connected"),
+              ::testing::Contains(::testing::HasSubstr("node=decode-0")));
   // UCX's lines come with its standard output, which a pipe may get as late as at the end.
   EXPECT_THAT(cluster->LinesWith(" UCX "), ::testing::IsEmpty());
 }
