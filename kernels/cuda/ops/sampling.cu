@@ -24,7 +24,7 @@ namespace {
 constexpr int kSumLanes = 16;
 constexpr int kSumChunk = 1024;
 // Lists hold tokens at most so far below the largest logit. Any value gives the same tokens.
-constexpr float kNear = 8.0f, kFar = 24.0f;
+constexpr float kNear = 8.0f, kFar = 24.0f, kNearest = 1.0f;
 // No noise is larger: −log 2^−33 is 22.9.
 constexpr float kNoiseMax = 23.0f;
 
@@ -119,13 +119,19 @@ struct SampleKernel {
     return list_size <= kListMax && of_list >= wanted;
   }
 
-  // Lists tokens near the largest logit, further down if there are fewer than `wanted`.
+  // Lists tokens near the largest logit: further down if there are fewer than `wanted`, less far if
+  // the list does not hold them.
   template <typename CleanFn>
   TANDEM_KERNEL int ListNear(const float* values, int size, float max, uint64_t wanted,
                              const CleanFn& clean) {
-    const int near = FillList(values, size, Add(max, -kNear), clean);
-    if (static_cast<uint64_t>(near) >= wanted || near >= size) return near;
-    return FillList(values, size, Add(max, -kFar), clean);
+    int near = FillList(values, size, Add(max, -kNear), clean);
+    if (near <= kListMax && static_cast<uint64_t>(near) < wanted && near < size) {
+      return FillList(values, size, Add(max, -kFar), clean);
+    }
+    for (float distance = kNear / 2; near > kListMax && distance >= kNearest; distance /= 2) {
+      near = FillList(values, size, Add(max, -distance), clean);
+    }
+    return near;
   }
 
   // Whether the kept tokens are all in the list.
@@ -169,8 +175,11 @@ struct SampleKernel {
       const uint64_t target = TopPTarget(p.top_p, mass);
       if (target > mass) return choice;  // rounded up beyond all of it
       choice.listed = choice.listed || Suffices(choice.list_size, near.mass, target);
-      kept.cut = choice.listed ? SelectCut(listed, kept, true, target)
-                               : SelectCut(all, kept, true, target);
+      const uint64_t cut = choice.listed ? SelectCut(listed, kept, true, target)
+                                         : SelectCut(all, kept, true, target);
+      // A cut tells kept tokens apart. Behind the last of them it may let tokens pass that top-k
+      // dropped.
+      if (cut < kept.cut) kept.cut = cut;
     }
     return choice;
   }

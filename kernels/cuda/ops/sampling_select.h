@@ -98,13 +98,22 @@ TANDEM_DEVICE FourValues LoadFour(const float* values, int size, int first) {
   return four;
 }
 
-// visit(first, four) for all values of a row, four of each thread at a time, by whole warps.
+// visit(first, four) for all values of a row, four of each thread at a time, by whole warps; some
+// may lie beyond the row. One multiprocessor reads a row, so a thread has several loads under way.
 template <typename Visit>
 TANDEM_DEVICE void ForEachFour(const float* values, int size, const Visit& visit) {
-#pragma unroll 2
-  for (int base = 0; base < size; base += kSampleThreads * 4) {
-    const int first = base + ThreadIndex() * 4;
-    visit(first, LoadFour(values, size, first));
+  constexpr int kUnderWay = 4;
+  constexpr int kRound = kSampleThreads * 4;
+  for (int base = 0; base < size; base += kRound * kUnderWay) {
+    FourValues fours[kUnderWay];
+#pragma unroll
+    for (int i = 0; i < kUnderWay; ++i) {
+      fours[i] = LoadFour(values, size, base + i * kRound + ThreadIndex() * 4);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnderWay; ++i) {
+      if (base + i * kRound < size) visit(base + i * kRound + ThreadIndex() * 4, fours[i]);
+    }
   }
 }
 
@@ -236,9 +245,10 @@ TANDEM_DEVICE FoundBin FindBin(bool by_mass, uint64_t reached, uint64_t target) 
   return {static_cast<int>(Shared().found[0]), Shared().found[1], Shared().found[2]};
 }
 
-// A key that no kept token's key exceeds which the shortest prefix of the kept tokens whose weights
-// reach `target` has, and all others exceed. Weights are counts of tokens, or masses where
-// `by_mass`. REQUIRES: all kept tokens together reach the target.
+// A key that tells the shortest prefix of the kept tokens whose weights reach `target`, whose keys
+// are up to it, from the other kept tokens, whose keys exceed it. Tokens that are not kept may lie
+// on either side. Weights are counts of tokens, or masses where `by_mass`. REQUIRES: all kept
+// tokens together reach the target.
 template <typename Source>
 TANDEM_DEVICE uint64_t SelectCut(const Source& source, const KeptTokens& kept, bool by_mass,
                                  uint64_t target) {

@@ -245,6 +245,28 @@ TEST_P(DeviceSamplingTest, ARowDoesNotDependOnTheOthers) {
   }
 }
 
+// Top-p's selection ends at a bin that holds one kept token. Tokens that top-k dropped may lie in
+// the same bin: here all logits share the key's first bits.
+TEST_P(DeviceSamplingTest, TopPDrawsNoTokenThatTopKDropped) {
+  Row row;
+  row.args.vocab_size = 48;
+  for (int token = 0; token < 48; ++token) {
+    row.logits.push_back(3.99f - 0.01f * static_cast<float>(token));
+  }
+  row.args.top_p = 0.9f;
+  std::vector<Row> rows;
+  for (uint32_t position = 0; position < 64; ++position) {
+    row.args.top_k = 1 + static_cast<int32_t>(position % 3);
+    row.args.position = position;
+    rows.push_back(row);
+  }
+  const std::vector<Outcome> outcomes = Choose(rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_TRUE(outcomes[i].result.token >= 0 && outcomes[i].result.token < rows[i].args.top_k)
+        << outcomes[i].result.token << " with top-k " << rows[i].args.top_k;
+  }
+}
+
 // A lost carry takes 2^32 from a sum of masses, a 256th of a likely token's mass. Here top-p's
 // target lies half of that below the first three tokens' masses. Different warps add two of these
 // tokens to one bin.
