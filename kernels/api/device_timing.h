@@ -31,4 +31,9 @@ struct TimedCalls {
 absl::StatusOr<double> TimeInGraph(Device& device, DeviceStream& stream, const TimedCalls& times,
                                    absl::FunctionRef<void(int call)> enqueue);
 
+// The same without a graph: the median of `runs` single calls, for calls that take milliseconds.
+// (Copies of gigabytes are slower in a graph.) `times.calls` has no meaning here.
+absl::StatusOr<double> TimeOnStream(Device& device, DeviceStream& stream, const TimedCalls& times,
+                                    absl::FunctionRef<void(int call)> enqueue);
+
 }  // namespace tandem::kernels

@@ -6,13 +6,12 @@
 // A warp folds 32 columns of one row and head (all 16 of head_dim 16), so one long sequence is
 // spread over many multiprocessors. Only l and o depend on the order: a maximum is exact in any
 // order, so the lanes get the factors of 32 partitions together, from a prefix maximum. Then the
-// factors go round, one partition after the other, and each lane folds its column with the
-// operations of one thread that walks the partitions, to the bit. The loads of the next 32
-// partitions, and their factors, are under way meanwhile.
+// each lane folds its column, one partition after the other, with the operations of one thread that
+// walks the partitions, to the bit. The loads of the next 64 partitions are under way meanwhile.
 //
 // Grid: one warp a block, persistent, so that a captured graph serves any number of merges. Shared
-// memory: none. Bound: the latency of the fold, two dependent operations for each partition;
-// docs/kernels/decode_attention.md counts it.
+// memory: the factors of 32 partitions, which all lanes read. Bound: instructions of one warp,
+// about ten for each partition; docs/kernels/decode_attention.md counts them.
 #include "kernels/api/device_attention.h"
 #include "kernels/cuda/ops/attention_tile.h"
 #include "kernels/cuda/ops/launchers.h"
@@ -21,7 +20,7 @@
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
 
-constexpr int kMergeBlocksPerMultiprocessor = 8;
+constexpr int kMergeBlocksPerMultiprocessor = 16;
 constexpr int kVectorsMax = 16;  // of a narrow tile and KV head
 
 template <int kHeadDim>
@@ -40,15 +39,18 @@ struct AttentionMergeKernel : EarlyStart {
     int num_partitions;
     int column;
   };
-  // Column values of up to 32 partitions from one on.
+  // Column values of up to 32 partitions, in groups: what follows the last partition's group is
+  // neither loaded nor folded.
   struct Values {
     float of[kTogether];
   };
-  // What a fold multiplies by: this lane's are of one of 32 partitions. `l` is that partition's l
-  // times b.
-  struct Factors {
-    float a, b, l;
+  static constexpr int kGroup = 8;
+  // What a fold multiplies by, of one partition. `l` is the partition's l times b.
+  struct alignas(16) Factors {
+    float a, b, l, unused;
   };
+  static constexpr size_t kSharedBytes = kTogether * sizeof(Factors);
+  TANDEM_KERNEL Factors* SharedFactors() { return reinterpret_cast<Factors*>(SharedMemory()); }
 
   // m and l of this lane's partition of those from `first` on.
   TANDEM_KERNEL FloatPair LoadSums(const Records& records, int first) {
@@ -56,18 +58,31 @@ struct AttentionMergeKernel : EarlyStart {
     if (mine >= records.num_partitions) return {MinusInfinity(), 0};
     return *reinterpret_cast<const FloatPair*>(records.first + mine * records.stride);
   }
-  TANDEM_KERNEL Values LoadValues(const Records& records, int first) {
-    Values values;
-    const float* from = records.first + first * records.stride + 2 + records.column;
+  // The group's values of the partitions from `first` on.
+  TANDEM_KERNEL void LoadGroup(const Records& records, int first, int group, Values* values) {
+    const int count = records.num_partitions - first - group;
+    if (count <= 0) return;
+    const float* from = records.first + (first + group) * records.stride + 2 + records.column;
+    if (count >= kGroup) {
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      values.of[i] = first + i < records.num_partitions ? from[i * records.stride] : 0.0f;
+      for (int i = group; i < group + kGroup; ++i, from += records.stride) values->of[i] = *from;
+    } else {
+#pragma unroll
+      for (int i = group; i < group + kGroup; ++i, from += records.stride) {
+        if (i - group < count) values->of[i] = *from;
+      }
     }
-    return values;
+  }
+  TANDEM_KERNEL void LoadAll(const Records& records, int first, Values* values) {
+#pragma unroll
+    for (int group = 0; group < kTogether; group += kGroup) {
+      LoadGroup(records, first, group, values);
+    }
   }
 
-  // The factors of 32 partitions; *m is the maximum before them, then after them.
-  TANDEM_KERNEL Factors FactorsOfLanes(const FloatPair& sums, float* m) {
+  // Shares the factors of 32 partitions, whose m and l the lanes have in `sums`; *m is the maximum
+  // before them, then after them.
+  TANDEM_KERNEL void ShareFactors(const FloatPair& sums, float* m) {
     float most = sums.first;  // of this lane's partition and all before it
 #pragma unroll
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
@@ -80,20 +95,36 @@ struct AttentionMergeKernel : EarlyStart {
     *m = Shuffle(most, kWarpSize - 1);
     const float anchor = Anchor(most);
     const float b = Exp2(Add(sums.first, -anchor));
-    return {Exp2(Add(before, -anchor)), b, Mul(sums.second, b)};
+    SyncWarp();  // the last ones are folded
+    SharedFactors()[LaneIndex()] = {Exp2(Add(before, -anchor)), b, Mul(sums.second, b), 0};
+    SyncWarp();
   }
 
   struct Total {
     float l, o;
   };
-  // Folds `count` partitions, 32 at most.
-  TANDEM_KERNEL void Fold(const Values& values, const Factors& factors, int count, Total* total) {
+  TANDEM_KERNEL void FoldOne(float value, const Factors& factors, Total* total) {
+    total->l = Add(Mul(total->l, factors.a), factors.l);
+    total->o = Add(Mul(total->o, factors.a), Mul(value, factors.b));
+  }
+  // Folds up to 32 partitions from `first` on, and loads those 64 partitions later in their place.
+  TANDEM_KERNEL void Fold(const Records& records, int first, Values* values, Total* total) {
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const float a = Shuffle(factors.a, i), b = Shuffle(factors.b, i), l = Shuffle(factors.l, i);
-      if (i >= count) continue;
-      total->l = Add(Mul(total->l, a), l);
-      total->o = Add(Mul(total->o, a), Mul(values.of[i], b));
+    for (int group = 0; group < kTogether; group += kGroup) {
+      const int count = records.num_partitions - first - group;
+      if (count <= 0) return;
+      if (count >= kGroup) {
+#pragma unroll
+        for (int i = group; i < group + kGroup; ++i) {
+          FoldOne(values->of[i], SharedFactors()[i], total);
+        }
+      } else {
+#pragma unroll
+        for (int i = group; i < group + kGroup; ++i) {
+          if (i - group < count) FoldOne(values->of[i], SharedFactors()[i], total);
+        }
+      }
+      LoadGroup(records, first + 2 * kTogether, group, values);
     }
   }
 
@@ -108,17 +139,18 @@ struct AttentionMergeKernel : EarlyStart {
         has_column ? column : 0};
     Total total = {0, 0};
     float m = MinusInfinity();
-    Values now = LoadValues(records, 0);
-    Factors factors = FactorsOfLanes(LoadSums(records, 0), &m);
-    FloatPair sums = LoadSums(records, kTogether);
-    for (int first = 0; first < records.num_partitions; first += kTogether) {
-      const Values next = LoadValues(records, first + kTogether);
-      const FloatPair later = LoadSums(records, first + 2 * kTogether);
-      const Factors next_factors = FactorsOfLanes(sums, &m);
-      Fold(now, factors, records.num_partitions - first, &total);
-      now = next;
-      factors = next_factors;
-      sums = later;
+    Values even, odd;
+    FloatPair sums = LoadSums(records, 0), next_sums = LoadSums(records, kTogether);
+    LoadAll(records, 0, &even);
+    LoadAll(records, kTogether, &odd);
+    for (int first = 0; first < records.num_partitions; first += 2 * kTogether) {
+      ShareFactors(sums, &m);
+      sums = LoadSums(records, first + 2 * kTogether);
+      Fold(records, first, &even, &total);
+      if (first + kTogether >= records.num_partitions) break;
+      ShareFactors(next_sums, &m);
+      next_sums = LoadSums(records, first + 3 * kTogether);
+      Fold(records, first + kTogether, &odd, &total);
     }
     if (!has_column) return;
     p.out[(int64_t{merge.first_row} * p.num_heads + row_and_head) * kHeadDim + column] =
@@ -153,7 +185,10 @@ void LaunchMerge(const DeviceAttentionArgs& args, DeviceStream& stream) {
   const int works =
       args.launch.merges * kVectorsMax * args.layer.shape.num_kv_heads * Merge::kSlices;
   const int room = args.multiprocessors * kMergeBlocksPerMultiprocessor;
-  Launch<Merge>({.x = works < room ? works : room, .threads = Merge::kThreads}, args, stream);
+  Launch<Merge>({.x = works < room ? works : room,
+                 .threads = Merge::kThreads,
+                 .shared_bytes = Merge::kSharedBytes},
+                args, stream);
 }
 
 }  // namespace

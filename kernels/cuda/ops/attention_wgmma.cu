@@ -173,20 +173,33 @@ struct WgmmaAttentionKernel : EarlyStart {
   // 64 vectors of the work from `first_vector` on.
   TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work, int first_vector,
                                  char* queries) {
+    // Up to eight loads of a thread are under way before the first value is stored.
+    constexpr int kChunks = kHeadDim / 8;
+    constexpr int kEach = kWarpgroupVectors * kChunks / kWarpgroupSize;
+    constexpr int kTogether = kEach < 8 ? kEach : 8;
     // After this no thread multiplies with the last work's queries any more.
     SyncWarpgroup<kLayout.consumers()>();
-    constexpr int kChunks = kHeadDim / 8;
-    for (int i = ThreadIndex() % kWarpgroupSize; i < kWarpgroupVectors * kChunks;
-         i += kWarpgroupSize) {
-      const int r = i / kChunks, chunk = i % kChunks;
-      const int vector = first_vector + r;
-      Chunk value = {{0, 0, 0, 0}};
-      if (vector < work.end_vector) {
-        value = *reinterpret_cast<const Chunk*>(p.args.q + work.RowOf(p.args, vector) * kHeadDim +
-                                                chunk * 8);
+#pragma unroll 1  // registers are scarce
+    for (int part = 0; part < kEach; part += kTogether) {
+      const int first = ThreadIndex() % kWarpgroupSize + part * kWarpgroupSize;
+      Chunk values[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int i = first + j * kWarpgroupSize;
+        const int vector = first_vector + i / kChunks;
+        values[j] = {{0, 0, 0, 0}};
+        if (vector < work.end_vector) {
+          values[j] = *reinterpret_cast<const Chunk*>(
+              p.args.q + work.RowOf(p.args, vector) * kHeadDim + i % kChunks * 8);
+        }
       }
-      *reinterpret_cast<Chunk*>(queries + chunk / 8 * kTilePanelBytes +
-                                SwizzledOffset<8>(r, chunk % 8)) = value;
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int i = first + j * kWarpgroupSize;
+        const int r = i / kChunks, chunk = i % kChunks;
+        *reinterpret_cast<Chunk*>(queries + chunk / 8 * kTilePanelBytes +
+                                  SwizzledOffset<8>(r, chunk % 8)) = values[j];
+      }
     }
     FenceProxyAsync();
     SyncWarpgroup<kLayout.consumers()>();
@@ -194,16 +207,16 @@ struct WgmmaAttentionKernel : EarlyStart {
 
   // Zeroes V of tokens that no vector of the tile attends to: their places in the cache may hold
   // anything, and 0 · NaN is NaN. Two consumers write the same zeros.
-  TANDEM_KERNEL void ClearValues(const AttentionWork& work, int sub_tile, char* values) {
+  TANDEM_KERNEL void ClearValues(const TokenRange& attended, int sub_tile, char* values) {
     const int first_token = sub_tile * kWarpgroupTokens;
-    if (first_token >= work.begin_token && first_token + kWarpgroupTokens <= work.end_token) return;
+    if (attended.Has(first_token, kWarpgroupTokens)) return;
     constexpr int kChunks = kHeadDim / 8;
 #pragma unroll 1  // registers are scarce
     for (int i = ThreadIndex() % kWarpgroupSize; i < kWarpgroupTokens * kChunks;
          i += kWarpgroupSize) {
       const int t = i / kChunks, chunk = i % kChunks;
       const int token = first_token + t;
-      if (token >= work.begin_token && token < work.end_token) continue;
+      if (attended.Has(token, 1)) continue;
       *reinterpret_cast<Chunk*>(values + chunk / 8 * kTilePanelBytes + t * kPanelRowBytes +
                                 chunk % 8 * 16) = {{0, 0, 0, 0}};
     }
@@ -227,7 +240,7 @@ struct WgmmaAttentionKernel : EarlyStart {
 
   // Writes o, m and l of one partition, for the merge kernel.
   TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
-                                 const Tile& tile) {
+                                 const RowSums& sums, const Tile& tile) {
     float* const first = work.RecordsOf(p.args, partition);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -241,19 +254,20 @@ struct WgmmaAttentionKernel : EarlyStart {
                                                           tile.o[g * 4 + 2 * h + 1]};
       }
       if (LaneIndex() % 4 == 0) {
-        *reinterpret_cast<FloatPair*>(to) = {tile.m[h], tile.l[h]};
+        *reinterpret_cast<FloatPair*>(to) = {sums.m[h], sums.l[h]};
       }
     }
   }
 
+  // `lanes`: m and l of the partition, each lane's own part of l.
   TANDEM_KERNEL void EndPartition(const Params& p, const AttentionWork& work, int partition,
-                                  Tile* tile, Total* total) {
-    tile->FinishPartition();
+                                  const RowSums& lanes, const Tile& tile, Total* total) {
+    const RowSums sums = lanes.OverLanes();
     if (!HasVectors()) return;
     if (kNarrow && work.item.first_record >= 0) {
-      StoreRecord(p, work, partition, *tile);
+      StoreRecord(p, work, partition, sums, tile);
     } else {
-      total->Merge(*tile);
+      total->Merge(sums, tile.o);
     }
   }
 
@@ -285,6 +299,9 @@ struct WgmmaAttentionKernel : EarlyStart {
     return total;
   }
 
+  // Whether partitions follow one another without a break: others lack the registers for it.
+  static constexpr bool kAcross = kLayout.moves_registers();
+
   // Sub-tiles [begin, end), at least one.
   struct SubTiles {
     int begin, end;
@@ -293,57 +310,76 @@ struct WgmmaAttentionKernel : EarlyStart {
   struct Vectors {
     const char* queries;
     TokenRange range[2];
+    TokenRange attended;  // by any vector of the work: read from there where registers lack
     float scale_log2;
   };
 
-  // Adds sub-tiles of one partition to `tile`. While one sub-tile's product with V runs, the
-  // threads turn the next one's scores into p. ptxas moves the wait for that product ahead of the
-  // exponentials, unless a loop stands between: so the threads wait for the next V there, which has
-  // nearly always arrived.
-  TANDEM_KERNEL void AttendPartition(const AttentionWork& work, const SubTiles& sub_tiles,
-                                     const Vectors& vectors, Tile* tile, Cursor* cursor) {
+  // Adds up sub-tiles: of any partitions where kAcross, else of one. While one sub-tile's product
+  // with V runs, the threads turn the next one's scores into p, also where the next one begins a
+  // partition: the tile's m and l are the new partition's by then, and those of the one that ends
+  // wait for its o. ptxas moves the exponentials behind the wait for that product, unless something
+  // stands between that depends on them: so the threads wait for the next V there, which has nearly
+  // always arrived.
+  TANDEM_KERNEL void AttendSubTiles(const Params& p, const AttentionWork& work,
+                                    const SubTiles& sub_tiles, const Vectors& vectors, Total* total,
+                                    Cursor* cursor) {
+    Tile tile;
     PackedWeights weights;
     float s[kWarpgroupTokens / 2], factor[2];
+    tile.Reset();
     WaitFull(kKeys, *cursor);
     FenceProducts(s);
     StartScores(s, vectors.queries, MemoryOf(kKeys, cursor->stage));
     CommitProducts();
     WaitProducts<0>(s);
     Release(kKeys, *cursor);
-    tile->Softmax(sub_tiles.begin * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
+    tile.Softmax(sub_tiles.begin * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
     weights.Pack(s);
     WaitFull(kValues, *cursor);
-    for (int i = sub_tiles.begin; i < sub_tiles.end; ++i) {
+    for (int i = sub_tiles.begin;; ++i) {
       char* values = MemoryOf(kValues, cursor->stage);
-      ClearValues(work, i, values);
+      ClearValues(kAcross ? vectors.attended : work.Attended(), i, values);
       if (i + 1 == sub_tiles.end) break;
       Cursor ahead = *cursor;  // K is one sub-tile ahead of V
       ahead.Next();
       WaitFull(kKeys, ahead);
       FenceProducts(s);
-      FenceProducts(tile->o);
+      FenceProducts(tile.o);
       StartScores(s, vectors.queries, MemoryOf(kKeys, ahead.stage));
       CommitProducts();
-      tile->StartValues(values, weights);
+      tile.StartValues(values, weights);
       CommitProducts();
       WaitProducts<1>(s);
       Release(kKeys, ahead);
-      tile->Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
-      WaitFull(kValues, ahead);
-      WaitProducts<0>(tile->o);
+      const bool ends = kAcross && (i + 1) % kWarpgroupTilesPerPartition == 0;
+      const RowSums ended = tile.sums;
+      if (ends) tile.sums.Reset();
+      tile.Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
+      // Never 1, which ptxas cannot know: so all of p comes before this wait, and this before the
+      // next.
+      const int negative = tile.sums.l[0] + tile.sums.l[1] < 0 ? 1 : 0;
+      WaitPhase(Full(kValues, ahead.stage), ahead.parity ^ negative);
+      WaitProducts<0>(tile.o);
       weights.Hold();
       Release(kValues, *cursor);
       cursor->Next();
-      tile->Rescale(factor);
+      if (ends) {
+        EndPartition(p, work, i / kWarpgroupTilesPerPartition, ended, tile, total);
+        tile.ResetValues();
+      } else {
+        tile.Rescale(factor);
+      }
       weights.Pack(s);
     }
-    FenceProducts(tile->o);
-    tile->StartValues(MemoryOf(kValues, cursor->stage), weights);
+    FenceProducts(tile.o);
+    tile.StartValues(MemoryOf(kValues, cursor->stage), weights);
     CommitProducts();
-    WaitProducts<0>(tile->o);
+    WaitProducts<0>(tile.o);
     weights.Hold();
     Release(kValues, *cursor);
     cursor->Next();
+    EndPartition(p, work, (sub_tiles.end - 1) / kWarpgroupTilesPerPartition, tile.sums, tile,
+                 total);
   }
 
   // The sub-tiles that this consumer's vectors attend to.
@@ -356,16 +392,16 @@ struct WgmmaAttentionKernel : EarlyStart {
         work.item.first_vector + skipped + WarpIndex() % kWarpgroupWarps * 16 + LaneIndex() / 4;
     const Vectors vectors = {queries,
                              {work.RangeOf(first_vector), work.RangeOf(first_vector + 8)},
+                             work.Attended(),
                              p.args.scale * kLog2OfE};
     Total total = EmptyTotal();
     for (int begin = sub_tiles.begin; begin < sub_tiles.end;) {
-      const int partition = begin / kWarpgroupTilesPerPartition;
-      const int full = (partition + 1) * kWarpgroupTilesPerPartition;
-      const int end = full < sub_tiles.end ? full : sub_tiles.end;
-      Tile tile;
-      tile.Reset();
-      AttendPartition(work, {begin, end}, vectors, &tile, cursor);
-      EndPartition(p, work, partition, &tile, &total);
+      int end = sub_tiles.end;
+      if constexpr (!kAcross) {
+        const int full = (begin / kWarpgroupTilesPerPartition + 1) * kWarpgroupTilesPerPartition;
+        end = full < end ? full : end;
+      }
+      AttendSubTiles(p, work, {begin, end}, vectors, &total, cursor);
       begin = end;
     }
     StoreOutput(p, work, first_vector, &total);

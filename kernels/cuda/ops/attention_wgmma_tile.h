@@ -42,19 +42,41 @@ struct PackedWeights {
   }
 };
 
-// A warpgroup's tile. Lane i holds rows i/4 and i/4 + 8 of its warp's 16; accumulators as
-// StartProduct lays them out. Products of o and scores of the next sub-tile may be under way
-// together: only Rescale, FinishPartition's caller and the total access o.
-template <int kHeadDim>
-struct WarpgroupTile {
-  float o[kHeadDim / 2];
+// A partition's maximum and sum so far, for the two rows that a lane holds.
+struct RowSums {
   float m[2], l[2];
 
   TANDEM_DEVICE void Reset() {
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
     m[0] = m[1] = MinusInfinity();
     l[0] = l[1] = 0;
+  }
+  // With l summed over the lanes that share a row.
+  TANDEM_DEVICE RowSums OverLanes() const {
+    RowSums sums = *this;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sums.l[h] = Add(sums.l[h], ShuffleXor(sums.l[h], 1));
+      sums.l[h] = Add(sums.l[h], ShuffleXor(sums.l[h], 2));
+    }
+    return sums;
+  }
+};
+
+// A warpgroup's tile. Lane i holds rows i/4 and i/4 + 8 of its warp's 16; accumulators as
+// StartProduct lays them out. Products of o and scores of the next sub-tile may be under way
+// together: only Rescale, ResetValues and the total access o.
+template <int kHeadDim>
+struct WarpgroupTile {
+  float o[kHeadDim / 2];
+  RowSums sums;
+
+  TANDEM_DEVICE void Reset() {
+    ResetValues();
+    sums.Reset();
+  }
+  TANDEM_DEVICE void ResetValues() {
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
   }
 
   // Scores of tokens [first_token, + 64) outside of a row's range become −infinity.
@@ -86,9 +108,9 @@ struct WarpgroupTile {
     for (int h = 0; h < 2; ++h) {
       most[h] = Max(most[h], ShuffleXor(most[h], 1));
       most[h] = Max(most[h], ShuffleXor(most[h], 2));
-      most[h] = Max(m[h], Mul(most[h], scale_log2));
+      most[h] = Max(sums.m[h], Mul(most[h], scale_log2));
       const float anchor = Anchor(most[h]);
-      factor[h] = Exp2(Add(m[h], -anchor));
+      factor[h] = Exp2(Add(sums.m[h], -anchor));
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
@@ -96,8 +118,8 @@ struct WarpgroupTile {
         s[i] = Exp2(Fma(s[i], scale_log2, -anchor));
         sum = Add(sum, s[i]);
       }
-      l[h] = Add(Mul(l[h], factor[h]), sum);
-      m[h] = most[h];
+      sums.l[h] = Add(Mul(sums.l[h], factor[h]), sum);
+      sums.m[h] = most[h];
     }
   }
 
@@ -112,15 +134,6 @@ struct WarpgroupTile {
 #pragma unroll
     for (int step = 0; step < kWarpgroupTokens / 16; ++step) {
       AddRegisterProduct(o, p.of[step], DescriptorBehind(first, step * 16 * kPanelRowBytes));
-    }
-  }
-
-  // Sums l over the lanes that share a row. Called once, at the end of a partition.
-  TANDEM_DEVICE void FinishPartition() {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      l[h] = Add(l[h], ShuffleXor(l[h], 1));
-      l[h] = Add(l[h], ShuffleXor(l[h], 2));
     }
   }
 };
@@ -151,8 +164,8 @@ struct WarpgroupTotal {
     l[0] = l[1] = 0;
   }
 
-  // Merges `later`, the next partition, into this.
-  TANDEM_DEVICE void Merge(const WarpgroupTile<kHeadDim>& later) {
+  // Merges the next partition into this.
+  TANDEM_DEVICE void Merge(const RowSums& later, const float (&later_o)[kHeadDim / 2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const MergeFactors f = FactorsOf(m[h], later.m[h]);
@@ -160,7 +173,7 @@ struct WarpgroupTotal {
       l[h] = MergeValue(f, l[h], later.l[h]);
 #pragma unroll
       for (int i = 0; i < kHeadDim / 2; ++i) {
-        if (i / 2 % 2 == h) o.At(i) = MergeValue(f, o.At(i), later.o[i]);
+        if (i / 2 % 2 == h) o.At(i) = MergeValue(f, o.At(i), later_o[i]);
       }
     }
   }

@@ -68,6 +68,9 @@ struct AttentionWork {
     return none;
   }
 
+  // The tokens that some vector attends to lie there.
+  TANDEM_DEVICE TokenRange Attended() const { return {begin_token, end_token}; }
+
   // Empty for a vector beyond the sequence's last.
   TANDEM_DEVICE TokenRange RangeOf(int vector) const {
     if (vector >= end_vector) return {0, 0};
