@@ -8,6 +8,7 @@
 // Owner: the engine; streams, buffers, events and graphs must be destroyed before their device.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,8 +43,7 @@ class DeviceBuffer {
   enum class Kind { kDevice, kPinnedHost };
 
   DeviceBuffer() = default;
-  DeviceBuffer(Device* device, Kind kind, void* data, size_t bytes)
-      : device_(device), kind_(kind), data_(data), bytes_(bytes) {}
+  DeviceBuffer(Device* device, Kind kind, void* data, size_t bytes);
   DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     std::swap(device_, other.device_);
@@ -122,6 +122,8 @@ class Device {
   // This device's operators. REQUIRES: callers pass them streams of this device only.
   virtual const DeviceOps& ops() const = 0;
   virtual absl::StatusOr<int64_t> FreeBytes() = 0;
+  // Device memory of buffers that exist now. Other processes' does not count. Any thread.
+  int64_t allocated_bytes() const { return allocated_bytes_.load(std::memory_order_relaxed); }
   // Contents are undefined. Errors: kResourceExhausted when the device refuses the memory.
   virtual absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) = 0;
   // Pins mapped host memory, so that copies treat it like kPinnedHost, until Unpin of the same
@@ -141,10 +143,23 @@ class Device {
  private:
   friend class DeviceBuffer;
   virtual void Free(DeviceBuffer::Kind kind, void* data) = 0;
+  void Count(DeviceBuffer::Kind kind, int64_t bytes) {
+    if (kind == DeviceBuffer::Kind::kDevice) {
+      allocated_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    }
+  }
+
+  std::atomic<int64_t> allocated_bytes_{0};
 };
 
+inline DeviceBuffer::DeviceBuffer(Device* device, Kind kind, void* data, size_t bytes)
+    : device_(device), kind_(kind), data_(data), bytes_(bytes) {
+  if (data_ != nullptr) device_->Count(kind_, static_cast<int64_t>(bytes_));
+}
 inline DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) device_->Free(kind_, data_);
+  if (data_ == nullptr) return;
+  device_->Count(kind_, -static_cast<int64_t>(bytes_));
+  device_->Free(kind_, data_);
 }
 
 // Describes this build's CUDA and this host's devices, in words a user can act on: "built without

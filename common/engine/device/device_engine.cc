@@ -82,7 +82,6 @@ class DeviceEngine final : public Engine {
     kernels::KvShape kv;
     DeviceEngineOptions options;
     std::unique_ptr<kernels::Device> device;
-    int64_t free_bytes_at_start = 0;
     std::unique_ptr<kernels::DeviceStream> stream;
     std::unique_ptr<kernels::DeviceEvent> step_done;
     std::vector<std::unique_ptr<kernels::DeviceEvent>> layer_written;  // [num_layers]
@@ -149,10 +148,9 @@ class DeviceEngine final : public Engine {
     const int64_t total = parts_.device->properties().memory_bytes;
     const auto allowed =
         static_cast<int64_t>(parts_.options.memory_fraction * static_cast<double>(total));
-    // The fraction limits this engine's own memory. Memory that other processes use does not count
-    // against it, but reduces the free bytes.
-    const int64_t own = std::max<int64_t>(0, parts_.free_bytes_at_start - free_bytes);
-    return std::optional<int64_t>(std::min(allowed - own, free_bytes));
+    // The fraction limits this engine's own memory. Memory that other processes use, perhaps one
+    // that starts at the same time, does not count against it, but reduces the free bytes.
+    return std::optional<int64_t>(std::min(allowed - parts_.device->allocated_bytes(), free_bytes));
   }
 
   absl::Status AllocateKv(int64_t num_blocks) override {
@@ -427,7 +425,6 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   parts.kv = {parts.config.num_kv_heads, parts.config.head_dim, options.block_tokens};
   ASSIGN_OR_RETURN(parts.kv.type, ParseDeviceKvType(options.kv_type));
   parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device, format);
-  ASSIGN_OR_RETURN(parts.free_bytes_at_start, parts.device->FreeBytes());
   ASSIGN_OR_RETURN(parts.stream, parts.device->NewStream(kernels::StreamPriority::kUrgent));
   ASSIGN_OR_RETURN(parts.step_done, parts.device->NewEvent());
   for (int layer = 0; layer < parts.config.num_layers; ++layer) {

@@ -30,13 +30,16 @@ class EmulatedDevice final : public Device {
   }
 
   void set_faults(const CopyFaults& faults) { faults_ = faults; }
+  void set_bytes_of_others(int64_t bytes) { bytes_of_others_ = bytes; }
   void hide_from_host() { properties_.host_addressable = false; }
   void set_clock(Clock clock) { clock_ = std::move(clock); }
 
   const DeviceProperties& properties() const override { return properties_; }
   const DeviceCalls& calls() const { return calls_; }
   const DeviceOps& ops() const override { return ops_; }
-  absl::StatusOr<int64_t> FreeBytes() override { return properties_.memory_bytes; }
+  absl::StatusOr<int64_t> FreeBytes() override {
+    return properties_.memory_bytes - allocated_bytes() - bytes_of_others_;
+  }
 
   absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) override {
     if (bytes == 0) return DeviceBuffer();
@@ -83,6 +86,7 @@ class EmulatedDevice final : public Device {
   const uint64_t seed_;
   const DeviceOps& ops_;
   CopyFaults faults_;
+  int64_t bytes_of_others_ = 0;
   Clock clock_;
   std::map<uintptr_t, uintptr_t> pins_;  // first address to one beyond the last
   size_t pins_max_ = 1 << 20;
@@ -99,6 +103,10 @@ DeviceCalls CallsOf(const Device& device) {
 
 void DamageCopies(Device& device, int count, size_t bytes_min) {
   static_cast<EmulatedDevice&>(device).set_faults({count, bytes_min});
+}
+
+void SetBytesOfOthers(Device& device, int64_t bytes) {
+  static_cast<EmulatedDevice&>(device).set_bytes_of_others(bytes);
 }
 
 void HideFromHost(Device& device) { static_cast<EmulatedDevice&>(device).hide_from_host(); }

@@ -39,6 +39,9 @@ void SetClock(Device& device, std::function<float()> now_ms);
 size_t NumPins(const Device& device);
 void LimitPins(Device& device, size_t pins);
 
+// Device memory that other processes use from now on.
+void SetBytesOfOthers(Device& device, int64_t bytes);
+
 // Makes the device's properties say, from now on, that the host cannot address its memory.
 void HideFromHost(Device& device);
 

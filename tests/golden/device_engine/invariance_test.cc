@@ -286,6 +286,28 @@ TEST_P(DeviceInvarianceTest, ProfilingAndBadOptionsAreAnswered) {
   }
 }
 
+// Two nodes share a GPU and start together: what one loads is no part of the other's share.
+TEST(DeviceKvBytes, CountOwnMemoryAndNotThatOfOthers) {
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint,
+                       model::Checkpoint::Open(testing::GoldenPath("tiny/llama")));
+  auto device = kernels::emulated::NewEmulatedDevice(1);
+  kernels::Device& same = *device;
+  DeviceEngineOptions options;
+  options.memory_fraction = 0.25;
+  const int64_t share = same.properties().memory_bytes / 4;
+  ASSERT_OK_AND_ASSIGN(const auto engine, NewDeviceEngine(*checkpoint, options, std::move(device)));
+  EXPECT_GT(same.allocated_bytes(), 0);
+  const int64_t left = share - same.allocated_bytes();
+  ASSERT_OK_AND_ASSIGN(const auto alone, engine->DeviceKvBytes());
+  EXPECT_EQ(alone, left);
+  kernels::emulated::SetBytesOfOthers(same, 2 * share);
+  ASSERT_OK_AND_ASSIGN(const auto beside, engine->DeviceKvBytes());
+  EXPECT_EQ(beside, left);
+  kernels::emulated::SetBytesOfOthers(same, 4 * share - same.allocated_bytes() - 1000);
+  ASSERT_OK_AND_ASSIGN(const auto full, engine->DeviceKvBytes());
+  EXPECT_EQ(full, 1000);
+}
+
 std::string InvarianceName(const ::testing::TestParamInfo<DeviceInvarianceTest::ParamType>& param) {
   return std::string(std::get<0>(param.param)) + "_" + DeviceKindName(std::get<1>(param.param)) +
          "_" + std::get<2>(param.param);
