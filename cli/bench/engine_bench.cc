@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/bench/device_roofs.h"
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
 #include "common/engine/cpu/cpu_choices.h"
@@ -14,6 +15,8 @@ namespace tandem::engine {
 namespace {
 
 constexpr int kRepeatsMin = 3;
+// Rows of a step that fills a device's cache.
+constexpr int64_t kContextRows = 8192;
 // Bytes of one weight in a group of 32 with scale and offset.
 constexpr double kInt4WeightBytes = 20.0 / 32;
 
@@ -140,10 +143,22 @@ absl::Status RunOnce(Engine* engine, const BenchBatch& batch, const BenchShape& 
   return absl::OkStatus();
 }
 
+// Gives a device's cache contents; FillCache does so for the host's.
+absl::Status ComputeContext(Engine* engine, const BenchBatch& batch, const BenchShape& shape) {
+  const int64_t chunk = std::max<int64_t>(1, kContextRows / shape.sequences);
+  for (int64_t begin = 0; begin < shape.context; begin += chunk) {
+    RETURN_IF_ERROR(batch.Step(engine, begin, std::min(shape.context, begin + chunk)));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<double> MeasureSeconds(Engine* engine, const BenchOptions& options,
                                       const BenchShape& shape) {
   const BenchBatch batch(engine->spec(), shape.decode ? shape.sequences : 1,
                          shape.decode ? shape.context + 1 : shape.tokens);
+  if (shape.decode && options.device.has_value()) {
+    RETURN_IF_ERROR(ComputeContext(engine, batch, shape));
+  }
   RETURN_IF_ERROR(RunOnce(engine, batch, shape, options.chunk_tokens));
   std::vector<double> times;
   double total = 0;
@@ -168,11 +183,25 @@ void FillCache(Engine* engine, int64_t num_blocks) {
   }
 }
 
+absl::StatusOr<MachineRoofs> MeasureRoofsOf(const model::Checkpoint& checkpoint,
+                                            const BenchOptions& options) {
+  if (options.device.has_value()) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device, kernels::OpenCudaDevice(0));
+    return MeasureDeviceRoofs(*device);
+  }
+  ComputePool pool(options.engine.threads == 0 ? DefaultComputeThreads(ReadProcessors())
+                                               : options.engine.threads);
+  ASSIGN_OR_RETURN(const CpuChoices choices, ChooseForCpu(checkpoint.config(), options.engine));
+  return MeasureRoofs(*choices.backend, pool);
+}
+
 }  // namespace
 
 absl::StatusOr<BenchReport> BenchEngine(const model::Checkpoint& checkpoint,
                                         const BenchOptions& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, NewCpuEngine(checkpoint, options.engine));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                   options.device.has_value() ? NewCudaEngine(checkpoint, *options.device)
+                                              : NewCpuEngine(checkpoint, options.engine));
   const EngineSpec& spec = engine->spec();
   int64_t num_blocks = 1;
   for (const BenchShape& shape : options.shapes) {
@@ -185,13 +214,10 @@ absl::StatusOr<BenchReport> BenchEngine(const model::Checkpoint& checkpoint,
         std::max(num_blocks, spec.layout.BlocksFor(length) * (shape.decode ? shape.sequences : 1));
   }
   RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
-  FillCache(engine.get(), num_blocks);
+  if (!options.device.has_value()) FillCache(engine.get(), num_blocks);
   BenchReport report;
   report.numerics_id = spec.numerics_id;
-  ComputePool pool(options.engine.threads == 0 ? DefaultComputeThreads(ReadProcessors())
-                                               : options.engine.threads);
-  ASSIGN_OR_RETURN(const CpuChoices choices, ChooseForCpu(checkpoint.config(), options.engine));
-  report.roofs = MeasureRoofs(*choices.backend, pool);
+  ASSIGN_OR_RETURN(report.roofs, MeasureRoofsOf(checkpoint, options));
   const CostModel costs(checkpoint.config(), spec);
   for (const BenchShape& shape : options.shapes) {
     BenchResult& result = report.results.emplace_back();

@@ -1,10 +1,11 @@
 // Measures an engine's speed at given shapes, and beside it the roof: the speed that the arithmetic
-// and the memory bandwidth measured in the same run would allow. Thread safety: one thread. Owner:
-// `tandem bench engine`.
+// and the memory bandwidth measured in the same run would allow. The engine is the processor's, or
+// that of the first CUDA device. Thread safety: one thread. Owner: `tandem bench engine`.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/time/time.h"
 #include "cli/bench/machine_roofs.h"
 #include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/device/device_engine.h"
 #include "common/model/checkpoint.h"
 
 namespace tandem::engine {
@@ -35,6 +37,7 @@ struct BenchResult {
 
 struct BenchOptions {
   CpuEngineOptions engine;
+  std::optional<DeviceEngineOptions> device;  // in place of `engine`: on the first CUDA device
   std::vector<BenchShape> shapes;
   int64_t chunk_tokens = 512;  // rows of a prefill step
   // The time to measure each shape for; at least three runs.

@@ -76,7 +76,7 @@ class BenchCommand final : public Command {
  public:
   BenchCommand()
       : schema_("tandem bench",
-                "Measures the CPU engine, or its kernels one by one, beside the machine's roofs.") {
+                "Measures the engine, or its CPU kernels one by one, beside the machine's roofs.") {
     schema_.LeaveEnvironmentOf("tandem bench chats");
     schema_.LeaveEnvironmentOf("tandem bench kv");
     schema_.LeaveEnvironmentOf("tandem bench lending");
@@ -84,6 +84,9 @@ class BenchCommand final : public Command {
     schema_.LeaveEnvironmentOf("tandem bench serve");
     schema_.LeaveEnvironmentOf("tandem bench trace");
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
+    schema_.Add("device", &device_,
+                "What `bench engine` measures: the processor, or the first CUDA device.",
+                {.choices = {"cpu", "cuda"}});
     schema_.Add("threads", &options_.engine.threads, "Compute threads; 0 = one per core.",
                 {.min = 0, .max = 1024});
     schema_.Add("isa", &options_.engine.isa, "Instruction-set class of the CPU kernels.",
@@ -91,11 +94,12 @@ class BenchCommand final : public Command {
     schema_.Add("numerics", &options_.engine.numerics, "See tandem-decode-node.",
                 {.choices = {"auto", "portable"}});
     schema_.Add("weights", &options_.engine.weights, "Type that weights are kept in.",
-                {.choices = {"auto", "bf16", "int8", "int4", "as-stored", "f32"}});
+                {.choices = {"auto", "bf16", "int8", "int4", "as-stored", "fp8", "fp8a16", "f32"}});
     schema_.Add("weight-cache", &options_.engine.weight_cache.where,
                 "See tandem-decode-node; auto is beside the model only.");
     schema_.Add("kv-type", &options_.engine.kv_type, "Type of cached keys and values.",
-                {.choices = {"bf16", "int8", "f32"}});
+                {.choices = {"bf16", "int8", "fp8", "f32"}});
+    schema_.Add("gemm-tiles", &gemm_tiles_, "With device cuda: see tandem-decode-node.");
     schema_.Add("prefill", &prefill_, "Prompt lengths to measure.", {.unit = "tokens"});
     schema_.Add("decode", &decode_, "Batch sizes to measure.", {.unit = "sequences"});
     schema_.Add("contexts", &contexts_, "Contexts to measure each batch size at.",
@@ -124,7 +128,8 @@ class BenchCommand final : public Command {
       ReportError(schema_, status);
       return config::kExitUsage;
     }
-    status = kernels ? MeasureKernels(env) : Measure(env);
+    if (device_ == "cuda") status = UseDevice(kernels, env);
+    if (status.ok()) status = kernels ? MeasureKernels(env) : Measure(env);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
@@ -154,6 +159,21 @@ class BenchCommand final : public Command {
     return absl::OkStatus();
   }
 
+  // Puts the first CUDA device in the processor's place, with the flags that both know.
+  absl::Status UseDevice(bool kernels, const Environment& env) {
+    if (kernels) {
+      return absl::InvalidArgumentError("--device=cuda: only `bench engine` measures devices");
+    }
+    engine::DeviceEngineOptions& device = options_.device.emplace();
+    device.threads = options_.engine.threads;
+    device.weights = options_.engine.weights;
+    device.kv_type = options_.engine.kv_type;
+    device.mirror_written_kv = false;
+    device.gemm_tiles.choice = gemm_tiles_;
+    device.gemm_tiles.user_folder = model::UserWeightsFolder(env);
+    return absl::OkStatus();
+  }
+
   absl::Status MeasureKernels(const Environment& env) {
     if (!svg_.empty())
       return absl::InvalidArgumentError("--svg: only `bench engine` draws a picture");
@@ -177,6 +197,7 @@ class BenchCommand final : public Command {
   config::Schema schema_;
   std::string model_ = "smollm2";
   engine::BenchOptions options_;
+  std::string device_ = "cpu", gemm_tiles_ = "auto";
   std::vector<std::string> prefill_ = {"128", "512", "2048"};
   std::vector<std::string> decode_ = {"1", "4", "8", "16", "32", "64"};
   std::vector<std::string> contexts_ = {"512", "2048"};

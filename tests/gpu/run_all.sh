@@ -6,6 +6,7 @@
 #
 # scripts/make_gpu_bundle.sh packs this script with programs that load on a bare machine.
 #
+# A suite runs in shards side by side, and what fails there runs again alone.
 # Prints each result when it comes, what matters most first. Logs and results.json go to $OUT, or to a temporary
 # folder. Every suite has a limit, and all of it ends within 8 minutes. Exit status:
 #   0   everything that is there ran and passed on a GPU
@@ -22,7 +23,10 @@ fi
 if [ -d "$here/bin" ]; then default=$here/bin; else default=build/tests; fi
 readonly folder=${1:-$default}
 readonly logs=${OUT:-$(mktemp -d)}
-readonly total_limit=470  # seconds; a command that ignores its end takes 5 more
+readonly total_limit=${TANDEM_GPU_SECONDS:-470}  # a command that ignores its end takes 5 more
+shards=$(nproc)
+((shards <= 12)) || shards=12
+readonly shards
 readonly no_gpu=77        # gpu_bench --describe ends with it
 rows=()
 failed=0
@@ -55,7 +59,40 @@ fail() {  # name, outcome
   tail -n 30 "$logs/$1.log"
 }
 
-# A GoogleTest program. One whose filter finds nothing, or that skips every test, has proven nothing: that fails.
+# The full names of a suite's tests.
+list_tests() {  # program, filter
+  "$folder/$1" --gtest_list_tests --gtest_filter="$2" | sed 's/ *#.*//' |
+    awk '/^[^ ]/ {suite = $1; next} NF {print suite $1}' | sort
+}
+
+# The names behind a mark of GoogleTest's in the logs of a suite.
+names_marked() {  # name, mark
+  cat "$logs/$1".*.log | sed -nE "s/^\[ *$2 *\] ([^ ,]+).*/\1/p" | sort -u
+}
+
+# Runs a suite in shards side by side, then each test that no shard passed or skipped alone: what a broken kernel
+# leaves behind fails the tests after it, and one that hangs takes them with it.
+run_shards() {  # name, program, filter
+  local name=$1 program=$folder/$2 filter=$3 i
+  for ((i = 0; i < shards; ++i)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout --kill-after=5 "$shard_limit" "$program" \
+      --gtest_filter="$filter" >"$logs/$name.$i.log" 2>&1 &
+  done
+  wait
+  list_tests "$2" "$filter" >"$logs/$name.tests"
+  (names_marked "$name" OK; names_marked "$name" SKIPPED) | sort -u |
+    comm -13 - "$logs/$name.tests" >"$logs/$name.again"
+  : >"$logs/$name.failed"
+  export name logs program
+  # shellcheck disable=SC2016  # the inner shell expands
+  xargs -r -n 1 -P "$shards" sh -c 'log=$logs/$name.alone.$(echo "$1" | tr / _).log
+    timeout --kill-after=5 40 "$program" --gtest_filter="$1" >"$log" 2>&1 && exit
+    echo "$1 ($?)" >>"$logs/$name.failed"; tail -n 12 "$log"' sh <"$logs/$name.again"
+  [ ! -s "$logs/$name.again" ]
+}
+
+# A GoogleTest program. One whose filter finds nothing, or that skips every test, has proven nothing: that fails. So
+# does one with a test that passes alone and not among the others.
 run_suite() {  # name, limit in seconds, program, filter
   if [ ! -x "$folder/$3" ]; then
     seconds=0
@@ -63,12 +100,17 @@ run_suite() {  # name, limit in seconds, program, filter
     fail "$1" missing
     return
   fi
-  run_limited "$1" "$2" "$folder/$3" --gtest_filter="$4"
-  local passed
-  passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$logs/$1.log" | tail -n 1)
+  shard_limit=$2
+  export folder logs shards shard_limit
+  export -f list_tests names_marked run_shards
+  run_limited "$1" "$(($2 * 2))" bash -c 'run_shards "$@"' bash "$1" "$3" "$4"
+  local passed failed_tests
+  passed=$(names_marked "$1" OK | wc -l)
+  failed_tests=$(cat "$logs/$1.failed" 2>/dev/null)
   if [ "$status" -ne 0 ]; then
     fail "$1" "failed ($status)"
-  elif [ "${passed:-0}" -eq 0 ]; then
+    echo "passed: $passed; not beside others: $(wc -l <"$logs/$1.again"); not alone: ${failed_tests:-none}"
+  elif [ "$passed" -eq 0 ]; then
     fail "$1" 'none passed'
   else
     report "$1" passed "$seconds" "$passed tests"
@@ -103,7 +145,7 @@ case $status in
     ;;
 esac
 
-run_suite gemm_and_attention 120 differential_device '*Gemm*/Cuda*:*Attention*/Cuda*'
+run_suite gemm_and_attention 60 differential_device '*Gemm*/Cuda*:*Attention*/Cuda*'
 run_limited bench 90 "$folder/gpu_bench" --json "$logs/bench.json"  # for tests/gpu/fill_table.py
 if [ "$status" -eq 0 ]; then
   report bench passed "$seconds" ''
@@ -111,9 +153,9 @@ if [ "$status" -eq 0 ]; then
 else
   fail bench "failed ($status)"
 fi
-run_suite engine 120 golden_device_engine '*Cuda*'
-run_suite operators 60 differential_device '*/Cuda*-*Gemm*:*Attention*'
-run_suite gemm_tiles 30 unit_gemm_tiles '*Cuda*'
+run_suite engine 60 golden_device_engine '*Cuda*'
+run_suite operators 30 differential_device '*/Cuda*-*Gemm*:*Attention*'
+run_suite gemm_tiles 20 unit_gemm_tiles '*Cuda*'
 run_sanitizer memcheck
 run_sanitizer racecheck
 exit "$failed"

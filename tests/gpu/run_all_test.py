@@ -22,12 +22,16 @@ class RunAllTest(unittest.TestCase):
             (self.root / name).mkdir()
         self.write("programs/gpu_bench", "echo a GPU")
         for suite in SUITES:
-            self.write(f"programs/{suite}", "echo '[  PASSED  ] 3 tests.'")
+            self.write_suite(suite, "echo '[       OK ] Suite.Test (1 ms)'")
         self.write("tools/compute-sanitizer", "exit 0")
 
     def write(self, path, body):
         (self.root / path).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
         (self.root / path).chmod(0o755)
+
+    def write_suite(self, name, body):
+        """A program with one test, Suite.Test, which `body` runs."""
+        self.write(f"programs/{name}", f'case "$1" in --gtest_list_tests) echo "Suite."; echo "  Test";; *) {body};; esac')
 
     def run_script(self):
         environment = dict(os.environ, OUT=str(self.root / "out"),
@@ -51,7 +55,7 @@ class RunAllTest(unittest.TestCase):
             self.assertEqual(self.run_script(), (1, {"describe": f"cannot load ({code})"}))
 
     def test_a_suite_without_a_passed_test_fails_and_the_rest_still_runs(self):
-        self.write("programs/golden_device_engine", "echo '[  PASSED  ] 0 tests.'")
+        self.write_suite("golden_device_engine", "echo '[  SKIPPED ] Suite.Test (1 ms)'")
         status, outcomes = self.run_script()
         self.assertEqual((status, outcomes["engine"], list(outcomes)), (1, "none passed", ORDER))
 
@@ -61,9 +65,16 @@ class RunAllTest(unittest.TestCase):
         self.assertEqual((status, outcomes["gemm_tiles"]), (1, "missing"))
 
     def test_a_failing_suite_fails(self):
-        self.write("programs/differential_device", "echo '[  PASSED  ] 2 tests.'; exit 1")
+        self.write_suite("differential_device", "echo '[  FAILED  ] Suite.Test (1 ms)'; exit 1")
         status, outcomes = self.run_script()
         self.assertEqual((status, outcomes["operators"]), (1, "failed (1)"))
+        self.assertEqual((self.root / "out/operators.failed").read_text(encoding="utf-8"), "Suite.Test (1)\n")
+
+    def test_a_test_that_passes_alone_only_fails_its_suite(self):
+        self.write_suite("unit_gemm_tiles", 'test -z "$GTEST_TOTAL_SHARDS" && echo "[       OK ] Suite.Test (1 ms)"')
+        status, outcomes = self.run_script()
+        self.assertEqual((status, outcomes["gemm_tiles"]), (1, "failed (1)"))
+        self.assertEqual((self.root / "out/gemm_tiles.failed").read_text(encoding="utf-8"), "")
 
     def test_the_sanitizer_never_decides(self):
         self.write("tools/compute-sanitizer", "exit 9")
