@@ -77,9 +77,8 @@ absl::StatusOr<v1::RequestTrace> TraceStore::Find(const std::string& request_id)
   absl::MutexLock lock(&mutex_);
   const auto found = by_id_.find(request_id);
   if (found == by_id_.end())
-    return absl::NotFoundError(absl::StrCat("request_id: '", request_id,
-                                            "' is not among the last ", requests_max_,
-                                            " finished requests of this router"));
+    return absl::NotFoundError(absl::StrCat("request_id: '", request_id, "' is not among the last ",
+                                            requests_max_, " finished requests of this router"));
   const Trace& kept = *found->second;
   v1::RequestTrace trace;
   TANDEM_CHECK(trace.ParseFromString(kept.bytes), "the trace of ", request_id);

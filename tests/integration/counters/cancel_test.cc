@@ -23,10 +23,10 @@ class ClientsThatLeave : public ::testing::Test {
   void SetUp() override {
     // Steps slow enough that a prompt of 2,000 tokens takes a second, an answer of 2,000 ten. Each
     // prompt has two legs, whatever times were measured.
-    ASSERT_OK_AND_ASSIGN(
-        cluster_, TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
-                                      "--kv-blocks=256", "--max-batch-tokens=16",
-                                      "--hash-step-time=5ms", "--local-prefill-tokens=0"}));
+    ASSERT_OK_AND_ASSIGN(cluster_,
+                         TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
+                                             "--kv-blocks=256", "--max-batch-tokens=16",
+                                             "--hash-step-time=5ms", "--local-prefill-tokens=0"}));
   }
   void TearDown() override {
     if (cluster_ == nullptr) return;

@@ -96,9 +96,8 @@ class HostileCluster : public ::testing::Test {
                          rpc::Server::Start("127.0.0.1:0", {&eavesdropper_}, rpc::kNodeLimits));
     // Attackers that hold the secret cost attempts. By predicted times, decode nodes would compute
     // most prompts, and little KV would move.
-    Start("router",
-          {"tandem-router", "--grpc=127.0.0.1:0", "--fleet=127.0.0.1:0",
-           "--heartbeat-interval=100ms", "--attempts=50", "--placement=affinity"});
+    Start("router", {"tandem-router", "--grpc=127.0.0.1:0", "--fleet=127.0.0.1:0",
+                     "--heartbeat-interval=100ms", "--attempts=50", "--placement=affinity"});
     RunningProgram& router = *processes_["router"].program;
     const std::string grpc = router.AwaitField("router started", "grpc");
     fleet_ = router.AwaitField("router started", "fleet");

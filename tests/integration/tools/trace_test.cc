@@ -28,9 +28,9 @@ class Trace : public ::testing::Test {
   void SetUp() override {
     // Rows take time, which shows; the decode node computes no prompt, however slow the link is.
     ASSERT_OK_AND_ASSIGN(
-        cluster_, TestCluster::Start({"--engine=hash", "--hash-row-time=200us", "--prefill=1",
-                                      "--decode=1", "--kv-blocks=2048",
-                                      "--local-prefill-tokens=0"}));
+        cluster_,
+        TestCluster::Start({"--engine=hash", "--hash-row-time=200us", "--prefill=1", "--decode=1",
+                            "--kv-blocks=2048", "--local-prefill-tokens=0"}));
   }
   v1::GenerateRequest Request(const std::string& id, int tokens) const {
     v1::GenerateRequest request;
