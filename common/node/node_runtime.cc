@@ -116,11 +116,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Status StartLending() {
     if (options_.lend_blocks_max == 0) return absl::OkStatus();
     std::unique_ptr<engine::PartialAttention> attention = engine_->NewPartialAttention();
-    if (attention == nullptr) {
+    if (attention == nullptr)
       return absl::InvalidArgumentError(
           "lend-fraction is set, but this engine cannot compute attention for other nodes; "
           "expected 0");
-    }
     const std::string& secret = options_.transfer.kv_transfer.fleet_secret;
     ASSIGN_OR_RETURN(lending_,
                      lending::LendingService::Start(
@@ -289,6 +288,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
     Dispatch();
     core_->OnRouterJoined(event.router, RealClock().Now());
     routers_->Send(event.router, std::move(message));
+    // Until a router knows what steps cost here, placement compares a guess with others' figures.
+    v1::NodeMessage costs;
+    *costs.mutable_step_cost() = rpc::ToWire(resources_->step_profile());
+    routers_->Send(event.router, std::move(costs));
     absl::MutexLock lock(&mutex_);
     steps_announced_ = copies_announced_ = 0;
   }
@@ -377,9 +380,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
   // All that heartbeats tell; while steps run, no more often than heartbeats look for it.
   void Publish(bool worked) {
-    const absl::Time now = RealClock().Now();
-    if (worked && !drain_begun_ && now < publish_at_) return;
-    publish_at_ = now + kHeartbeatLook;
+    if (worked && !drain_begun_ && RealClock().Now() < publish_at_) return;
+    publish_at_ = RealClock().Now() + kHeartbeatLook;
     PublishLoad(Load());
     const transfer::TransferCounters transfer = transfer_->counters();
     absl::MutexLock lock(&mutex_);
