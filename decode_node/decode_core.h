@@ -66,6 +66,7 @@ class DecodeCore final : public node::NodeCore {
   void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                   absl::Time now) override;
   v1::NodeLoad load() const override;
+  int64_t held() const override { return resources_.held() + own_leases() + retained_.exports(); }
   int64_t blocks_lendable() const override { return resources_.borrower().blocks_lendable(); }
   void BeginDrain(absl::Time now, absl::Duration time_left) override {
     resources_.BeginDrain(now, time_left);
@@ -75,6 +76,9 @@ class DecodeCore final : public node::NodeCore {
   bool idle() const override { return draining_leases_.empty() && resources_.idle(); }
 
  private:
+  int64_t own_leases() const {
+    return static_cast<int64_t>(by_lease_.size() + draining_leases_.size());
+  }
   using SequenceId = node::SequenceId;
   using Progress = node::ConstraintTurns::Progress;
   enum class Phase { kReceiving, kClosing, kComputing, kGenerating };

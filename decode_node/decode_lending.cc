@@ -51,7 +51,7 @@ void DecodeCore::LogLentUse(const Leg& leg) const {
 
 v1::NodeLoad DecodeCore::load() const {
   v1::NodeLoad load = resources_.load();
-  load.set_leases(load.leases() + static_cast<int64_t>(by_lease_.size() + draining_leases_.size()));
+  load.set_leases(load.leases() + own_leases());
   load.set_exports(load.exports() + retained_.exports());
   return load;
 }

@@ -59,6 +59,9 @@ class PrefillCore final : public node::NodeCore {
   void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                   absl::Time now) override;
   v1::NodeLoad load() const override;
+  int64_t held() const override {
+    return resources_.held() + static_cast<int64_t>(exports_.size());
+  }
   int64_t blocks_lendable() const override { return 0; }
   void BeginDrain(absl::Time now, absl::Duration time_left) override {
     resources_.BeginDrain(now, time_left);

@@ -288,7 +288,10 @@ void SimNode::Tick() {
   FromPlane();
   Pump();
   if (ownership_) {
-    ownership_->OnLoad(core_->load());
+    const v1::NodeLoad load = core_->load();
+    ownership_->OnLoad(load);
+    TANDEM_CHECK(core_->held() == node::FreedRoom::HeldBy(load), name(), " holds ", core_->held(),
+                 ", its load says ", node::FreedRoom::HeldBy(load));
     CheckNodeBounds(name(), options_.topology, plane_->counters(), log_);
   }
   if (world().now() >= next_heartbeat_) {
@@ -359,7 +362,7 @@ void SimNode::SendEvents(node::NodeActions& actions) {
   }
   if (messages.empty()) return;
   v1::NodeLoad load = core_->load();
-  freed_room_.OnReported(load);
+  freed_room_.OnReported(core_->held());
   load_sent_ = true;
   for (ControlStream* stream : streams_) {
     const auto router = routers_.find(stream);
@@ -392,10 +395,9 @@ void SimNode::Recycle(std::unique_ptr<v1::NodeMessage> message) {
 }
 
 void SimNode::AnnounceFreedRoom() {
-  const v1::NodeLoad load = core_->load();
-  if (!freed_room_.TakeDue(load)) return;
+  if (!freed_room_.TakeDue(core_->held())) return;
   v1::NodeMessage message;
-  *message.mutable_load() = load;
+  *message.mutable_load() = core_->load();
   for (ControlStream* stream : streams_)
     if (routers_.contains(stream)) stream->ToRouter(std::make_unique<v1::NodeMessage>(message));
 }

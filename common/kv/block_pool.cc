@@ -289,6 +289,16 @@ BlockPool::Counts BlockPool::counts() const {
 
 BlockEvents BlockPool::DrainEvents() {
   if (!has_events()) return {};
+  BlockEvents events;
+  const auto stored = [](const Change& change) { return change.stored; };
+  if (std::all_of(changes_.begin(), changes_.end(), stored)) {
+    // As mostly: no hash has two changes, because a removal would lie between them.
+    events.stored.reserve(changes_.size());
+    for (const Change& change : changes_) events.stored.push_back(change.hash);
+    changes_.clear();
+    events.wrong = std::exchange(wrong_, {});
+    return events;
+  }
   // The changes of one hash alternate between stored and removed. So its first and last change tell
   // the net effect: when they are of one kind it is that kind, otherwise there is none.
   absl::flat_hash_map<BlockHash, bool> first_stored;
@@ -297,7 +307,6 @@ BlockEvents BlockPool::DrainEvents() {
     first_stored.try_emplace(changes_[i].hash, changes_[i].stored);
     last[changes_[i].hash] = i;
   }
-  BlockEvents events;
   for (size_t i = 0; i < changes_.size(); ++i) {
     const Change& change = changes_[i];
     if (last[change.hash] != i || first_stored[change.hash] != change.stored) continue;

@@ -374,6 +374,13 @@ void Borrower::Handle(const lending::LoanRecalled& event, absl::Time now) {
   it->second.recalled = true;  // BeforeStep moves it
 }
 
+int64_t Borrower::blocks_owed() const {
+  int64_t blocks = 0;
+  for (const auto& [id, loan] : loans_)
+    if (loan.state == State::kUsed) blocks += loan.units.size() * blocks_per_unit();
+  return blocks;
+}
+
 void Borrower::AddTo(v1::NodeLoad& load) const {
   std::map<std::string, std::pair<int64_t, int64_t>> debts;  // blocks, loans
   for (const auto& [id, loan] : loans_) {

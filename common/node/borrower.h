@@ -104,6 +104,8 @@ class Borrower {
   int64_t blocks_lendable() const;
   // Sets the debts.
   void AddTo(v1::NodeLoad& load) const;
+  // Their blocks.
+  int64_t blocks_owed() const;
   bool idle() const { return loans_.empty() && home_.idle(); }
   int64_t leases() const { return home_.leases(); }
   int64_t exports() const { return static_cast<int64_t>(by_export_.size()); }

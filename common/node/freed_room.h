@@ -17,22 +17,20 @@ namespace tandem::node {
 
 class FreedRoom {
  public:
-  // Routers were told this load, with other news.
-  void OnReported(const v1::NodeLoad& load) { reported_ = HeldBy(load); }
-  // Whether they are to be told this load now; they then know it.
-  bool TakeDue(const v1::NodeLoad& load) {
-    const int64_t held = HeldBy(load);
-    return held < std::exchange(reported_, std::min(held, reported_));
-  }
+  // Routers were told a load of which this is HeldBy, with other news.
+  void OnReported(int64_t held) { reported_ = held; }
+  // Whether they are to be told the load now that this is HeldBy of; they then know it.
+  bool TakeDue(int64_t held) { return held < std::exchange(reported_, std::min(held, reported_)); }
 
- private:
-  // A node with debts is asked for no loan, so its debts' end is room for others, too.
+  // What NodeCore::held says without building the load. A node with debts is asked for no loan, so
+  // its debts' end is room for others, too.
   static int64_t HeldBy(const v1::NodeLoad& load) {
     int64_t held = load.blocks_used() + load.blocks_quarantined() + load.leases() + load.exports();
     for (const v1::Debt& debt : load.debts()) held += debt.blocks();
     return held;
   }
 
+ private:
   int64_t reported_ = 0;
 };
 

@@ -89,6 +89,9 @@ class NodeCore {
                           absl::Time now) = 0;
 
   virtual v1::NodeLoad load() const = 0;
+  // Blocks, leases, exports and debts together, as FreedRoom::HeldBy counts them in load(); costs
+  // less than a load, so that a driver can ask after every event.
+  virtual int64_t held() const = 0;
   // Blocks of running sequences that other nodes could keep; 0 on a node that does not borrow.
   virtual int64_t blocks_lendable() const = 0;
 

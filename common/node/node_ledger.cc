@@ -182,7 +182,7 @@ void NodeLedger::Take(const kv::BlockEvents& memory, absl::Span<const kv::BlockH
   Take(actions);
 }
 
-v1::NodeLoad LoadOf(const SequenceScheduler& scheduler) {
+kv::BlockPool::Counts ReportedBlocks(const SequenceScheduler& scheduler) {
   kv::BlockPool::Counts counts = scheduler.block_counts();
   if (const auto room = scheduler.RoomForOne(); room < counts.free + counts.cached) {
     // Blocks for which there are no window slots are of no use to a sequence that would join.
@@ -190,6 +190,11 @@ v1::NodeLoad LoadOf(const SequenceScheduler& scheduler) {
     counts.free = std::min(counts.free, room);
     counts.cached = room - counts.free;
   }
+  return counts;
+}
+
+v1::NodeLoad LoadOf(const SequenceScheduler& scheduler) {
+  const kv::BlockPool::Counts counts = ReportedBlocks(scheduler);
   v1::NodeLoad load;
   load.set_blocks_total(counts.total);
   load.set_blocks_free(counts.free);

@@ -109,6 +109,9 @@ class NodeLedger {
   uint64_t next_lease_ = 1, next_export_ = 1;
 };
 
+// The pool's blocks as a load report counts them.
+kv::BlockPool::Counts ReportedBlocks(const SequenceScheduler& scheduler);
+
 // The scheduler's part of a load report.
 v1::NodeLoad LoadOf(const SequenceScheduler& scheduler);
 

@@ -139,11 +139,24 @@ const StepResult& NodeResources::FinishStep(
 
 // ---- state
 
+int64_t NodeResources::leases() const {
+  return prefix_migration_.leases() + prefix_fetch_.leases() + lender_.leases() +
+         borrower_.leases();
+}
+
+int64_t NodeResources::exports() const {
+  return borrower_.exports() + prefix_migration_.exports() + prefix_fetch_.exports();
+}
+
+int64_t NodeResources::held() const {
+  const kv::BlockPool::Counts blocks = ReportedBlocks(scheduler_);
+  return blocks.used + blocks.quarantined + leases() + exports() + borrower_.blocks_owed();
+}
+
 v1::NodeLoad NodeResources::load() const {
   v1::NodeLoad load = LoadOf(scheduler_);
-  load.set_leases(prefix_migration_.leases() + prefix_fetch_.leases() + lender_.leases() +
-                  borrower_.leases());
-  load.set_exports(borrower_.exports() + prefix_migration_.exports() + prefix_fetch_.exports());
+  load.set_leases(leases());
+  load.set_exports(exports());
   load.set_blocks_lent(lender_.blocks_lent());
   stored_blocks_.AddTo(load);
   borrower_.AddTo(load);

@@ -100,6 +100,8 @@ class NodeResources {
 
   // All of a load report but the legs' own leases and exports.
   v1::NodeLoad load() const;
+  // Likewise of NodeCore::held.
+  int64_t held() const;
   // No sequence, lease, export, loan or quarantined block is left, the legs' own ones excepted.
   bool idle() const;
 
@@ -111,6 +113,8 @@ class NodeResources {
   Borrower& borrower() { return borrower_; }
 
  private:
+  int64_t leases() const;
+  int64_t exports() const;
   bool OnSendBlocks(RouterKey router, const v1::SendBlocks& command, absl::Time now);
 
   SequenceScheduler scheduler_;

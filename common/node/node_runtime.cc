@@ -33,6 +33,8 @@ namespace {
 
 // How often deadlines are checked when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+// How often the heartbeat thread looks whether a heartbeat is due.
+constexpr absl::Duration kHeartbeatLook = absl::Milliseconds(50);
 
 // Fraction of the drain timeout in which running work may finish; the rest is for migration.
 constexpr double kShareToFinish = 0.5;
@@ -102,7 +104,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     routers_ = RouterStreams::Create(
         options_.routers, {options_.transfer.kv_transfer.fleet_secret, options_.router_credentials},
         [this](RouterStreamEvent event) { OnRouterEvent(std::move(event)); });
-    PublishLoad();
+    Publish(/*worked=*/false);
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
     // Start returns only after the engine thread is on its processor.
@@ -114,12 +116,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Status StartLending() {
     if (options_.lend_blocks_max == 0) return absl::OkStatus();
     std::unique_ptr<engine::PartialAttention> attention = engine_->NewPartialAttention();
-    if (attention == nullptr) {
+    if (attention == nullptr)
       return absl::InvalidArgumentError(
           "lend-fraction is set, but this engine cannot compute attention for other nodes; "
-          "expected "
-          "0");
-    }
+          "expected 0");
     const std::string& secret = options_.transfer.kv_transfer.fleet_secret;
     ASSIGN_OR_RETURN(lending_,
                      lending::LendingService::Start(
@@ -181,9 +181,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     relayed.add_reports()->Swap(message.mutable_report());
     message.clear_report();
     if (relayed.ByteSizeLong() > kReportBytesMax) return;
-    for (const RouterKey router : routers_->open()) {
+    for (const RouterKey router : routers_->open())
       if (router != from) routers_->Send(router, relayed);
-    }
   }
 
   // Heartbeats go to all routers at the shortest interval that any of them asked for.
@@ -217,7 +216,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       Dispatch();
       worked = RunStep();
       AnnounceFreedRoom();
-      PublishLoad();
+      Publish(worked);
     }
   }
 
@@ -235,9 +234,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
       Dispatch();
     });
     resources_->scheduler().OnCreditorsAwaited(CreditorsAwaited() - awaited);
-    if (!result.ok()) {
+    if (!result.ok())
       Log(LogLevel::kError, "engine step failed", {{"error", result.status().ToString()}});
-    }
     const absl::Time now = RealClock().Now();
     core_->OnStepDone(result, now);
     last_progress_ = absl::ToUnixMillis(now);
@@ -290,14 +288,17 @@ class NodeRuntimeImpl final : public NodeRuntime {
     Dispatch();
     core_->OnRouterJoined(event.router, RealClock().Now());
     routers_->Send(event.router, std::move(message));
+    // Until a router knows what steps cost here, placement compares a guess with others' figures.
+    v1::NodeMessage costs;
+    *costs.mutable_step_cost() = rpc::ToWire(resources_->step_profile());
+    routers_->Send(event.router, std::move(costs));
     absl::MutexLock lock(&mutex_);
     steps_announced_ = copies_announced_ = 0;
   }
   void Handle(RouterSpoke& event) {
     const absl::Time now = RealClock().Now();
-    for (const v1::NodeCommand& command : event.message.commands()) {
+    for (const v1::NodeCommand& command : event.message.commands())
       core_->OnCommand(event.router, command, now);
-    }
   }
   void Handle(RouterGone& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
   void Handle(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
@@ -316,22 +317,18 @@ class NodeRuntimeImpl final : public NodeRuntime {
     NodeActions& actions = actions_;
     if (actions.empty()) return SubmitBacklog();
     for (const lending::LendingCommand& command : actions.lending) CarryOut(command);
-    for (transfer::TransferCommand& command : actions.transfer) {
+    for (transfer::TransferCommand& command : actions.transfer)
       transfer_backlog_.push_back(std::move(command));
-    }
     SubmitBacklog();
     for (storage::StorageCommand& command : actions.storage) storage_->Submit(std::move(command));
     absl::flat_hash_map<RouterKey, v1::NodeMessage> messages;
-    for (v1::NodeEvent& event : actions.broadcast) {
-      for (const RouterKey router : routers_->open()) {
-        *messages[router].add_events() = event;
-      }
-    }
-    for (auto& [router, event] : actions.events) {
-      *messages[router].add_events() = std::move(event);
-    }
+    for (v1::NodeEvent& event : actions.broadcast)
+      for (const RouterKey router : routers_->open()) *messages[router].add_events() = event;
+    for (auto& [router, event] : actions.events) *messages[router].add_events() = std::move(event);
+    if (messages.empty()) return;
     const v1::NodeLoad load = Load();
-    if (!messages.empty()) freed_room_.OnReported(load);
+    PublishLoad(load);
+    freed_room_.OnReported(core_->held());
     for (auto& [router, message] : messages) {
       *message.mutable_load() = load;
       routers_->Send(router, std::move(message));
@@ -353,20 +350,17 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
   // Routers would not use freed room until the next heartbeat otherwise.
   void AnnounceFreedRoom() {
-    const v1::NodeLoad load = Load();
-    if (!freed_room_.TakeDue(load)) return;
+    if (!freed_room_.TakeDue(core_->held())) return;
     v1::NodeMessage message;
-    *message.mutable_load() = load;
+    PublishLoad(*message.mutable_load() = Load());
     routers_->Broadcast(message);
   }
 
   // Every command must reach the KV plane, or a lease would never drain. Commands that a full queue
   // refuses wait in the backlog, in order.
   void SubmitBacklog() {
-    while (!transfer_backlog_.empty()) {
+    for (; !transfer_backlog_.empty(); transfer_backlog_.pop_front())
       if (!transfer_->Submit(transfer_backlog_.front()).ok()) return;
-      transfer_backlog_.pop_front();
-    }
   }
 
   // The core's, with what waits for each thread.
@@ -378,10 +372,19 @@ class NodeRuntimeImpl final : public NodeRuntime {
     return load;
   }
 
-  void PublishLoad() {
+  // A heartbeat must not tell of an earlier state than a message before it did.
+  void PublishLoad(const v1::NodeLoad& load) {
+    absl::MutexLock lock(&mutex_);
+    load_ = load;
+  }
+
+  // All that heartbeats tell; while steps run, no more often than heartbeats look for it.
+  void Publish(bool worked) {
+    if (worked && !drain_begun_ && RealClock().Now() < publish_at_) return;
+    publish_at_ = RealClock().Now() + kHeartbeatLook;
+    PublishLoad(Load());
     const transfer::TransferCounters transfer = transfer_->counters();
     absl::MutexLock lock(&mutex_);
-    load_ = Load();
     counters_ = resources_->counters();
     owner_counts_ = resources_->owner_counts();
     blocks_lendable_ = core_->blocks_lendable();
@@ -437,7 +440,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       routers_->Tick(now);
       if (std::optional<v1::NodeMessage> message = HeartbeatDue(now); message.has_value())
         routers_->Broadcast(*message);
-      heartbeat_stop_.Pop(absl::Milliseconds(50));
+      heartbeat_stop_.Pop(kHeartbeatLook);
     }
   }
 
@@ -451,6 +454,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
   FreedRoom freed_room_;                                    // engine thread
   bool drain_begun_ = false;                                // engine thread
+  absl::Time publish_at_;                                   // engine thread
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;

@@ -13,8 +13,11 @@
 namespace tandem::node {
 
 // Runs four steps of at most 32 rows (and one that only warms caches) over the engine's first
-// blocks, and fits a StepCost to them. Knows nothing, and runs nothing, when the context or the
-// blocks do not hold two tokens. REQUIRES: AllocateKv succeeded; no block is in use.
+// blocks, up to eight times each while that takes less than 0.3 s, and fits a StepCost to the least
+// time of each. Times that contradict each other are lowered: a busy machine makes steps longer,
+// never shorter. A node that no router sends prompts to, because they seem to take long there,
+// would never learn better. Knows nothing, and runs nothing, when the context or the blocks do not
+// hold two tokens. REQUIRES: AllocateKv succeeded; no block is in use.
 // Errors: as Engine::Step.
 absl::StatusOr<cost::StepCost> ProbeStepCost(engine::Engine& engine, int64_t max_batch_tokens,
                                              const Clock& clock);

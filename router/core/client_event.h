@@ -37,8 +37,10 @@ struct RequestDone {
   v1::Usage usage;
   v1::Route route;
   v1::Timing timing;
-  // How the nodes of each of its placements were chosen.
+  // How the nodes of each of its placements were chosen, and of how many placements that is not
+  // told. Bound: kPlacementsMax.
   std::vector<std::shared_ptr<const v1::PlacementDecision>> placements;
+  int32_t placements_dropped = 0;
 };
 // The request failed as a whole. Nothing follows.
 struct RequestFailed {

@@ -18,6 +18,8 @@ namespace tandem::router {
 
 // Gaps between tokens that the timing lists; later ones are only counted.
 inline constexpr size_t kTimingGapsMax = 4096;
+// Placements whose decisions are kept; later ones are only counted.
+inline constexpr size_t kPlacementsMax = 32;
 
 // When the steps of one request happened. Until the first token, a retry overwrites the times of
 // the steps that it repeats. After it, only `installed` may still be set.
@@ -45,10 +47,14 @@ class RequestReport {
   void OnStartDecode(const std::string& decode_node);
   // How the nodes of that leg and of its prompt were chosen.
   void AddPlacement(std::shared_ptr<const v1::PlacementDecision> decision) {
-    placements_.push_back(std::move(decision));
+    if (placements_.size() < kPlacementsMax)
+      placements_.push_back(std::move(decision));
+    else
+      ++placements_dropped_;
   }
   using Placements = std::vector<std::shared_ptr<const v1::PlacementDecision>>;
   const Placements& placements() const { return placements_; }
+  int32_t placements_dropped() const { return placements_dropped_; }
   void OnReserved(int64_t prompt_tokens, int64_t cached_tokens);
   void OnPrefill(const std::string& prefill_node);
   void OnPrefillFinished(const v1::TokensBySource& tokens);
@@ -70,8 +76,10 @@ class RequestReport {
   int64_t reserved_cached_tokens_ = 0;
   std::optional<int64_t> cached_in_earlier_attempts_;
   bool reserved_ = false;
-  // Bound: --attempts, and the drains that a sequence outlives.
+  // Of all attempts, refused ones included: a sequence may be refused until its queue deadline.
+  // Bound: kPlacementsMax.
   Placements placements_;
+  int32_t placements_dropped_ = 0;
 };
 
 }  // namespace tandem::router

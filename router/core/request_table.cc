@@ -1,11 +1,13 @@
 #include "router/core/request_table.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutation.h"
+#include "common/rpc/retry_after.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::router {
@@ -32,9 +34,12 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   for (const Serial serial : serials) File(serial);
   PlaceQueued(now);
   if (IsQueued(serials.front()) && queued() > context_.options.queue_max) {
+    const int64_t seconds = RetrySeconds(now);
     DropGroup(group);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        context_.options.queue_max, " sequences wait for placement, the queue's bound"));
+    return rpc::WithRetryAfter(
+        absl::ResourceExhaustedError(absl::StrCat(
+            context_.options.queue_max, " sequences wait for placement, the queue's bound")),
+        seconds);
   }
   for (const Serial serial : serials) Settle(serial, now);
   return absl::OkStatus();
@@ -188,6 +193,18 @@ void RequestTable::PlaceQueued(absl::Time now) {
 
 void RequestTable::PlaceIfRoomGrew(absl::Time now) {
   if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
+}
+
+int64_t RequestTable::RetrySeconds(absl::Time now) {
+  // Enough to tell long prompts from short ones.
+  constexpr size_t kSample = 64;
+  const auto mean_tokens = [&] {
+    const std::vector<int64_t> tokens = WaitingTokens(kSample);
+    const double sum = std::accumulate(tokens.begin(), tokens.end(), 0.0);
+    return sum / static_cast<double>(std::max<size_t>(1, tokens.size()));
+  };
+  return drain_.RetrySeconds(context_.fleet, queued(), mean_tokens, context_.options.queue_deadline,
+                             now);
 }
 
 std::vector<int64_t> RequestTable::WaitingTokens(size_t most) const {

@@ -26,6 +26,7 @@
 #include "absl/time/time.h"
 #include "router/core/admission_queue.h"
 #include "router/core/deadline_queue.h"
+#include "router/core/queue_drain.h"
 #include "router/core/request_input.h"
 #include "router/core/running_requests.h"
 #include "router/core/sequence_context.h"
@@ -146,6 +147,8 @@ class RequestTable {
   void SetDeadline(Serial serial, Sequence& sequence);
   // Forgets the sequence.
   void Remove(Serial serial);
+  // When a client that the full queue refuses should ask again.
+  int64_t RetrySeconds(absl::Time now);
   std::pair<uint64_t, uint64_t> ChangesSoFar() const {
     return {context_.fleet.order().room_grown(), queue_.inserted()};
   }
@@ -162,6 +165,7 @@ class RequestTable {
   int64_t held_bytes_ = 0;
   TenantBlocks tenant_blocks_;
   AdmissionQueue queue_;
+  QueueDrain drain_;
   // Of the fleet and of queue_, at the end of the last walk that tried all; nullopt after others.
   std::optional<std::pair<uint64_t, uint64_t>> walked_at_;
   DeadlineQueue deadlines_;

@@ -61,6 +61,7 @@ SequenceAnswer::Outcome SequenceAnswer::Take(int attempts, absl::Time now) {
   done.route.set_mixed_numerics(context_.fleet.mixes_numerics());
   done.timing = steps_.Timing(now);
   done.placements = report_.placements();
+  done.placements_dropped = report_.placements_dropped();
   return outcome;
 }
 

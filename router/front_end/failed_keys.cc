@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "common/rpc/error_details.h"
+#include "common/rpc/retry_after.h"
 
 namespace tandem::router {
 namespace {
@@ -28,13 +28,11 @@ absl::Status FailedKeys::MayTry(absl::string_view source, absl::Time now) const 
   const auto found = by_name_.find(source);
   if (found == by_name_.end() || now >= found->second->may_try_at) return absl::OkStatus();
   const absl::Duration wait = found->second->may_try_at - now;
-  absl::Status status = absl::ResourceExhaustedError(
-      absl::StrCat("authorization: ", found->second->failures, " wrong API keys in a row from ",
-                   source, "; the next try is possible in ", absl::FormatDuration(wait)));
-  status.SetPayload(
-      rpc::kRetryAfterPayload,
-      absl::Cord(absl::StrCat(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))))));
-  return status;
+  return rpc::WithRetryAfter(
+      absl::ResourceExhaustedError(
+          absl::StrCat("authorization: ", found->second->failures, " wrong API keys in a row from ",
+                       source, "; the next try is possible in ", absl::FormatDuration(wait))),
+      absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))));
 }
 
 void FailedKeys::OnWrongKey(absl::string_view source, absl::Time now) {

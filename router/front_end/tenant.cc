@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/error_details.h"
+#include "common/rpc/retry_after.h"
 
 namespace tandem::router {
 namespace {
@@ -16,12 +16,6 @@ namespace {
 constexpr int64_t kSequencesRetryS = 1;
 // Routers divide what is left of a quota about once a second.
 constexpr int64_t kPartRetryS = 1;
-
-// Adds to `status` the seconds until a retry makes sense. Both front ends tell the client.
-absl::Status WithRetryAfter(absl::Status status, int64_t seconds) {
-  status.SetPayload(rpc::kRetryAfterPayload, absl::Cord(absl::StrCat(seconds)));
-  return status;
-}
 
 }  // namespace
 
@@ -63,7 +57,7 @@ void Tenant::SetLimits(const TenantLimits& limits) {
 }
 
 absl::Status Tenant::Refuse(const char* what, const Bucket& bucket, int64_t seconds) const {
-  return WithRetryAfter(
+  return rpc::WithRetryAfter(
       absl::ResourceExhaustedError(absl::StrCat("quota: ", name_, " has used its ",
                                                 bucket.per_minute, " ", what, " a minute")),
       seconds);
@@ -96,14 +90,14 @@ void Tenant::Charge(int64_t tokens, absl::Time now) {
 absl::Status Tenant::Begin(int64_t sequences) {
   absl::MutexLock lock(&mutex_);
   if (limits_.sequences_max > 0 && sequences_ + sequences > limits_.sequences_max) {
-    return WithRetryAfter(
+    return rpc::WithRetryAfter(
         absl::ResourceExhaustedError(
             absl::StrCat("quota: ", name_, " has ", sequences_, " sequences running, and ",
                          sequences, " more would pass its ", limits_.sequences_max, " at a time")),
         kSequencesRetryS);
   }
   if (limits_.sequences_max > 0 && sequences_part_ < static_cast<double>(sequences)) {
-    return WithRetryAfter(
+    return rpc::WithRetryAfter(
         absl::ResourceExhaustedError(absl::StrCat(
             "quota: ", name_, " has ", sequences_, " sequences running on this router, and ",
             sequences, " more would pass this router's part of its ", limits_.sequences_max,

@@ -1,4 +1,6 @@
-// Keeps how a router's last finished requests were served, for GetTrace.
+// Keeps how a router's last finished requests were served, for GetTrace, as bytes: a message takes
+// several times as much memory, and one that is cleared and used again keeps the most that it ever
+// took.
 // Thread safety: any thread.
 // Invariants: at most `requests_max` requests, of which the oldest go first; at most kTimingGapsMax
 // gaps and kPlacementsMax placements per request, over all its sequences.
@@ -32,7 +34,6 @@ struct TraceSummary {
 
 class TraceStore {
  public:
-  static constexpr int kPlacementsMax = 32;
   // How many traces, from the newest, one call of Recent looks at. Most of its time is under the
   // lock that ending requests take.
   static constexpr size_t kRecentScanMax = 1024;
@@ -47,12 +48,22 @@ class TraceStore {
   // kNotFound, saying how many requests are kept.
   absl::StatusOr<v1::RequestTrace> Find(const std::string& request_id) const;
 
+  // Bytes that the traces take, beside a few hundred for each.
+  int64_t bytes() const;
+
   // The newest requests whose ids begin with `prefix`, newest first, at most `count`.
   std::vector<TraceSummary> Recent(absl::string_view prefix, size_t count) const;
 
  private:
-  using Traces = std::list<v1::RequestTrace>;
-  v1::RequestTrace& At(const std::string& request_id, absl::Time submitted)
+  struct Trace {
+    TraceSummary summary;
+    // A v1::RequestTrace without what the other members tell. More of it may be appended.
+    std::string bytes;
+    size_t gaps = 0, placements = 0;
+    int32_t placements_dropped = 0;
+  };
+  using Traces = std::list<Trace>;
+  Trace& At(const std::string& request_id, absl::Time submitted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t requests_max_;

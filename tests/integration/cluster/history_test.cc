@@ -68,8 +68,9 @@ Conversation Converse(TestCluster& cluster) {
 }
 
 std::unique_ptr<TestCluster> Start(const std::string& flag) {
-  auto cluster = TestCluster::Start({"--engine=hash", "--hash-row-time=1ms", "--kv-blocks=256",
-                                     "--prefill=1", "--decode=1", flag});
+  auto cluster =
+      TestCluster::Start({"--engine=hash", "--hash-row-time=1ms", "--kv-blocks=256", "--prefill=1",
+                          "--decode=1", "--local-prefill-tokens=0", flag});
   EXPECT_OK(cluster.status());
   return *std::move(cluster);
 }

@@ -21,10 +21,12 @@ constexpr absl::Duration kFreedWithin = absl::Seconds(15);
 class ClientsThatLeave : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Steps slow enough that a prompt of 2,000 tokens takes a second, an answer of 2,000 ten.
-    ASSERT_OK_AND_ASSIGN(cluster_, TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
-                                                       "--kv-blocks=256", "--max-batch-tokens=16",
-                                                       "--hash-step-time=5ms"}));
+    // Steps slow enough that a prompt of 2,000 tokens takes a second, an answer of 2,000 ten. Each
+    // prompt has two legs, whatever times were measured.
+    ASSERT_OK_AND_ASSIGN(cluster_,
+                         TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
+                                             "--kv-blocks=256", "--max-batch-tokens=16",
+                                             "--hash-step-time=5ms", "--local-prefill-tokens=0"}));
   }
   void TearDown() override {
     if (cluster_ == nullptr) return;

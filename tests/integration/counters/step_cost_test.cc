@@ -28,9 +28,11 @@ v1::GenerateRequest RequestOf(int number, int prompt_tokens, int max_tokens) {
 }
 
 TEST(StepCost, NodesLearnItAndStatusShowsIt) {
-  ASSERT_OK_AND_ASSIGN(auto cluster,
-                       TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
-                                           "--hash-step-time=2ms", "--hash-row-time=20us"}));
+  // Every prompt moves: a slow link would keep the next ones on the decode node otherwise.
+  ASSERT_OK_AND_ASSIGN(
+      auto cluster,
+      TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1", "--hash-step-time=2ms",
+                          "--hash-row-time=20us", "--local-prefill-tokens=0"}));
   for (int i = 1; i <= 12; ++i) ASSERT_OK(cluster->Generate(RequestOf(i, 60 * i, 8)).status);
   const auto unmeasured = [](const v1::GetStatusResponse& status) -> std::string {
     for (const v1::NodeStatus& node : status.nodes()) {

@@ -94,9 +94,10 @@ class HostileCluster : public ::testing::Test {
     std::ofstream(secret_file_) << kFleetSecret << "\n";
     ASSERT_OK_AND_ASSIGN(ear_,
                          rpc::Server::Start("127.0.0.1:0", {&eavesdropper_}, rpc::kNodeLimits));
-    // Attackers that hold the secret cost attempts.
+    // Attackers that hold the secret cost attempts. By predicted times, decode nodes would compute
+    // most prompts, and little KV would move.
     Start("router", {"tandem-router", "--grpc=127.0.0.1:0", "--fleet=127.0.0.1:0",
-                     "--heartbeat-interval=100ms", "--attempts=50"});
+                     "--heartbeat-interval=100ms", "--attempts=50", "--placement=affinity"});
     RunningProgram& router = *processes_["router"].program;
     const std::string grpc = router.AwaitField("router started", "grpc");
     fleet_ = router.AwaitField("router started", "fleet");

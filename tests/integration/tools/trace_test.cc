@@ -26,10 +26,11 @@ ProgramRun Why(const TestCluster& cluster, const std::string& flag, const std::s
 class Trace : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Rows take time: otherwise the decode node would compute prompts itself.
+    // Rows take time, which shows; the decode node computes no prompt, however slow the link is.
     ASSERT_OK_AND_ASSIGN(
-        cluster_, TestCluster::Start({"--engine=hash", "--hash-row-time=200us", "--prefill=1",
-                                      "--decode=1", "--kv-blocks=2048"}));
+        cluster_,
+        TestCluster::Start({"--engine=hash", "--hash-row-time=200us", "--prefill=1", "--decode=1",
+                            "--kv-blocks=2048", "--local-prefill-tokens=0"}));
   }
   v1::GenerateRequest Request(const std::string& id, int tokens) const {
     v1::GenerateRequest request;

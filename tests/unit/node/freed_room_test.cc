@@ -7,11 +7,11 @@
 namespace tandem::node {
 namespace {
 
-v1::NodeLoad Holding(int64_t used, int64_t owed = 0) {
+int64_t Holding(int64_t used, int64_t owed = 0) {
   v1::NodeLoad load;
   load.set_blocks_used(used);
   if (owed > 0) load.add_debts()->set_blocks(owed);
-  return load;
+  return FreedRoom::HeldBy(load);
 }
 
 TEST(FreedRoom, IsReportedOnceAndGrowthIsNot) {

@@ -92,11 +92,12 @@ TEST_F(PlannedLoansTest, TheEndOfItsDebtsIsNewsForRouters) {
   Send(Granted(WantedSoon(), 1));
   StepLent();
   node::FreedRoom room;
-  room.OnReported(core_->load());
+  room.OnReported(core_->held());
+  EXPECT_EQ(core_->held(), node::FreedRoom::HeldBy(core_->load()));
   for (int i = 0; i < 20; ++i) StepLent();
   EXPECT_EQ(core_->load().sequences_running(), 0);
   EXPECT_EQ(core_->load().debts_size(), 0);
-  EXPECT_TRUE(room.TakeDue(core_->load()));
+  EXPECT_TRUE(room.TakeDue(core_->held()));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "router/core/request_report.h"
 #include "tests/testing/status_matchers.h"
@@ -104,7 +106,7 @@ TEST(TraceStore, GapsOfARequestAreBounded) {
 
 TEST(TraceStore, PlacementsOfARequestAreBounded) {
   TraceStore store(1);
-  for (int i = 0; i < TraceStore::kPlacementsMax + 5; ++i) {
+  for (int i = 0; i < static_cast<int>(kPlacementsMax) + 5; ++i) {
     RequestDone done = Done(i, 0);
     const auto decision = std::make_shared<v1::PlacementDecision>();
     decision->set_sequence_index(i);
@@ -112,9 +114,29 @@ TEST(TraceStore, PlacementsOfARequestAreBounded) {
     store.OnDone("r", kNow, done);
   }
   ASSERT_OK_AND_ASSIGN(const v1::RequestTrace trace, store.Find("r"));
-  ASSERT_EQ(trace.placements_size(), TraceStore::kPlacementsMax);
+  ASSERT_EQ(trace.placements_size(), static_cast<int>(kPlacementsMax));
   EXPECT_EQ(trace.placements(7).sequence_index(), 7);
   EXPECT_EQ(trace.placements_dropped(), 5);
+}
+
+// As on a cluster without room: now and then a request is refused by nodes many times. A store that
+// keeps the memory of such traces grows until each of its places had one.
+TEST(TraceStore, LongTracesLeaveTheirMemory) {
+  TraceStore store(50);
+  const auto decision = std::make_shared<v1::PlacementDecision>();
+  for (int i = 0; i < 20; ++i) decision->add_decode_nodes()->set_node_id(std::string(50, 'x'));
+  RequestDone refused = Done(0, 1000), easy = Done(0, 1);
+  refused.placements.assign(kPlacementsMax, decision);
+  easy.placements.assign(1, decision);
+  int64_t most_of_easy = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const bool long_one = i % 101 == 0;
+    store.OnDone(absl::StrCat("r", i), kNow, long_one ? refused : easy);
+    if (i % 101 == 100) most_of_easy = std::max(most_of_easy, store.bytes());
+  }
+  // Fifty traces of one decision each.
+  EXPECT_LT(most_of_easy, 50 * 2000);
+  EXPECT_GT(most_of_easy, 50 * 1000);
 }
 
 TEST(TraceStore, OfNoRequestsKeepsNone) {
@@ -123,6 +145,14 @@ TEST(TraceStore, OfNoRequestsKeepsNone) {
   store.OnFailed("s", kNow, absl::UnavailableError("x"));
   EXPECT_FALSE(store.Find("r").ok());
   EXPECT_FALSE(store.Find("s").ok());
+}
+
+TEST(RequestReport, CountsPlacementsBeyondItsBound) {
+  RequestReport report;
+  const auto decision = std::make_shared<v1::PlacementDecision>();
+  for (size_t i = 0; i < kPlacementsMax + 3; ++i) report.AddPlacement(decision);
+  EXPECT_EQ(report.placements().size(), kPlacementsMax);
+  EXPECT_EQ(report.placements_dropped(), 3);
 }
 
 TEST(RequestSteps, CountsGapsBeyondItsBound) {
