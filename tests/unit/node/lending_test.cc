@@ -38,6 +38,22 @@ TEST_F(LendingTest, ALoanIsFilledServedAndReturned) {
   EXPECT_TRUE(again.transfer.empty());
 }
 
+TEST_F(LendingTest, ABlockOfTwoLoansCountsOnce) {
+  const v1::LoanOffered filled = Offered(Send(Lend(1, kLendable)));
+  EXPECT_EQ(Code(filled), absl::StatusCode::kOk);
+  EXPECT_EQ(core_->load().blocks_lent(), kLendable);
+  Send(transfer::LeaseInstalled{.lease = LeaseId(filled.lease_id()), .epoch = Epoch(1)});
+  // The same blocks for another debtor, though no more may be lent.
+  v1::NodeCommand second = Lend(1, kLendable);
+  second.mutable_lend_blocks()->set_debtor_node_id("d8");
+  const v1::LoanOffered offered = Offered(Send(second));
+  EXPECT_EQ(Code(offered), absl::StatusCode::kOk);
+  EXPECT_EQ(offered.held_blocks(), kLendable);
+  EXPECT_EQ(core_->load().blocks_lent(), kLendable);
+  Send(lending::LoanReturned{Key(1)});
+  EXPECT_EQ(core_->load().blocks_lent(), kLendable);
+}
+
 TEST_F(LendingTest, LoansBeyondTheBoundsAreRefusedAndHoldNothing) {
   // Of more units than it may lend, it takes the first.
   const v1::LoanOffered part = Offered(Send(Lend(2, kLendable + 1)));
