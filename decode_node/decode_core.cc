@@ -461,6 +461,7 @@ void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
   *finished.mutable_leg() = it->second.wire;
   finished.set_reason(rpc::ToWire(reason));
   finished.set_output_tokens(it->second.output_tokens);
+  AddLentUse(it->second, finished);
   ledger_.Send(it->first.router, std::move(event));
   End(it, "finished");
 }

@@ -146,8 +146,9 @@ class DecodeCore final : public node::NodeCore {
   void FailForConstraint(Legs::iterator leg, const absl::Status& status);
   // Reports LegFailed, then ends the leg.
   void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
-  // Logs what a leg's loans cost it, if its sequence had any.
+  // Logs what a leg's loans cost it, if its sequence had any; the other one reports it.
   void LogLentUse(const Leg& leg) const;
+  void AddLentUse(const Leg& leg, v1::LegFinished& finished) const;
   // Ends the legs of sequences that get no memory.
   void EndStarved(absl::Time now);
   // Fails a leg that cannot be retained, because the node drains.

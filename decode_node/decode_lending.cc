@@ -63,6 +63,23 @@ void DecodeCore::LogLentUse(const Leg& leg) const {
        {"creditors_awaited_ms", absl::ToDoubleMilliseconds(use.waited)}});
 }
 
+void DecodeCore::AddLentUse(const Leg& leg, v1::LegFinished& finished) const {
+  const node::LentUse& use = scheduler_.Get(leg.sequence).lent_use;
+  if (use.creditors.empty()) return;
+  const engine::EngineSpec& spec = scheduler_.spec();
+  v1::LentUse& wire = *finished.mutable_lent();
+  for (const auto& [node, lent] : use.creditors) {
+    v1::LentUse::Creditor& creditor = *wire.add_creditors();
+    creditor.set_node_id(node);
+    creditor.set_loans(lent.loans);
+    creditor.set_blocks(lent.units * spec.unit_tokens / spec.layout.block_tokens);
+  }
+  wire.set_tokens_max(int64_t{use.units_max} * spec.unit_tokens);
+  wire.set_steps(use.steps);
+  wire.set_awaited_ms(absl::ToDoubleMilliseconds(use.waited));
+  wire.set_locality(use.locality());
+}
+
 v1::NodeLoad DecodeCore::load() const {
   v1::NodeLoad load = resources_.load();
   load.set_leases(load.leases() + static_cast<int64_t>(by_lease_.size() + draining_leases_.size()));

@@ -309,6 +309,8 @@ void Borrower::UseReady(absl::Time now) {
       continue;
     }
     scheduler_.Lend(sequence->id, {.loan = loan->first, .units = loan->second.units});
+    scheduler_.CountLoan(sequence->id, loan->second.creditor.node.value(),
+                         loan->second.units.size());
     loan->second.state = State::kUsed;
     if (loan->second.planned) keep_until_ = now + kPlannedKept;
     v1::NodeCounters& counters = ledger_.counters();

@@ -57,6 +57,8 @@ void Borrower::Replace(Loans::iterator it) {
   if (!IsLentAs(it->second, from)) return Drop(it, "the sequence has ended or is computed again");
   if (scheduler_.Get(it->second.sequence).in_step) return;
   scheduler_.MoveLoan(it->second.sequence, from, it->first);
+  scheduler_.CountLoan(it->second.sequence, it->second.creditor.node.value(),
+                       it->second.units.size());
   it->second.state = State::kUsed;
   it->second.replaces.reset();
   ledger_.Lend(lending::ReturnLoan{.loan = from});

@@ -83,6 +83,7 @@ void Borrower::UseTakenOver(Loans::iterator it) {
   if (!IsLentAs(loan, it->first)) return Drop(it, "the sequence has ended or is computed again");
   loan.state = State::kUsed;
   loan.taken_over = false;
+  scheduler_.CountLoan(loan.sequence, loan.creditor.node.value(), loan.units.size());
   v1::NodeCounters& counters = ledger_.counters();
   counters.set_loans_taken(counters.loans_taken() + 1);
   counters.set_loans_taken_over(counters.loans_taken_over() + 1);

@@ -158,6 +158,12 @@ void SequenceScheduler::AwaitLoans(SequenceId id, std::vector<engine::LentUnits>
   sequence.awaits_loans = true;
 }
 
+void SequenceScheduler::CountLoan(SequenceId id, const std::string& creditor, int32_t units) {
+  LentUse::Lent& lent = At(id).lent_use.creditors[creditor];
+  ++lent.loans;
+  lent.units += units;
+}
+
 void SequenceScheduler::ScheduleAfresh(SequenceId id) {
   ReturnBlocks(At(id));
   Schedule(id);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -78,6 +79,13 @@ enum class SequencePhase {
 
 // What a sequence's loans have cost it, and how much of its attention was computed here.
 struct LentUse {
+  // Loans that were used, and their units.
+  struct Lent {
+    int32_t loans = 0;
+    int64_t units = 0;
+  };
+  // By creditor. Bound: the nodes of the fleet.
+  std::map<std::string, Lent> creditors;
   int32_t units_max = 0;  // lent at a time
   int64_t steps = 0;      // that asked creditors
   // Tokens that its rows attended to, each row's counted: with creditors, and in all.

@@ -189,6 +189,8 @@ class SequenceScheduler {
   // until EndAwaitLoans. REQUIRES: held; HoldEndOnly; the units are those that it named.
   void AwaitLoans(SequenceId id, std::vector<engine::LentUnits> lent);
   void EndAwaitLoans(SequenceId id) { At(id).awaits_loans = false; }
+  // A loan of the sequence is used from now on, for LentUse.
+  void CountLoan(SequenceId id, const std::string& creditor, int32_t units);
   // Computes the sequence again, because a creditor lost or recalled what it had lent. All its
   // loans end. A prompt that is computed for another node is parked instead: what was sent of it
   // may be wrong.

@@ -56,6 +56,11 @@ class DecodeLeg {
     return state_.live && state_.node == node && leg.attempt() == state_.attempt;
   }
 
+  // As Is, also for a leg that has ended.
+  bool WasAt(NodeKey node, const v1::Leg& leg) const {
+    return state_.node == node && leg.attempt() == state_.attempt;
+  }
+
   NodeKey node() const { return state_.node; }
   const std::string& node_id() const { return state_.node_id; }
   uint32_t attempt() const { return state_.attempt; }

@@ -143,6 +143,9 @@ void SequenceMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Ti
       if (legs_.decode().Is(node, event.installed().leg())) OnInstalled(event.installed(), now);
       break;
     case v1::NodeEvent::kLegFinished:
+      // The last token of the same message may have ended the leg.
+      if (legs_.decode().WasAt(node, event.leg_finished().leg()) && event.leg_finished().has_lent())
+        answer_.report().OnLent(event.leg_finished().lent());
       if (legs_.decode().Is(node, event.leg_finished().leg()))
         OnLegFinished(event.leg_finished(), now);
       break;

@@ -10,6 +10,7 @@
 
 #include "common/config/process_main.h"
 #include "common/model/model_path.h"
+#include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
 
@@ -100,7 +101,7 @@ TEST(Lending, SequencesLongerThanAnyPoolGetTheSameTokens) {
 }
 
 // The prompt is longer than any node's pool. The prefill node lends its beginning to the other
-// decode nodes, and the decode node takes the loans over.
+// decode nodes, and the decode node takes the loans over. The trace names the creditors.
 TEST(Lending, APrefillNodesLongPromptIsSplit) {
   const auto small = Start({"--engine=hash", "--hash-row-time=200us", "--prefill=1", "--decode=3",
                             "--kv-blocks=48", "--block-tokens=16", "--lend-fraction=0.8"});
@@ -109,11 +110,21 @@ TEST(Lending, APrefillNodesLongPromptIsSplit) {
   v1::GenerateRequest request = Request(850, 40, 11);
   const Answer expected = large->Generate(request);
   ASSERT_OK(expected.status);
+  request.set_request_id("long");
   const Answer answer = small->Generate(request);
   ASSERT_OK(answer.status);
   EXPECT_EQ(answer.tokens, expected.tokens);
   EXPECT_EQ(answer.finished.route().prefill_node(), "prefill-0");
   EXPECT_EQ(answer.finished.route().decode_tokens().computed(), 0);
+  const v1::LentUse& lent = answer.finished.route().lent();
+  ASSERT_GT(lent.creditors_size(), 0);
+  EXPECT_GE(lent.tokens_max(), 256);
+  EXPECT_GT(lent.steps(), 0);
+  EXPECT_LT(lent.locality(), 1);
+  const ProgramRun trace = RunProgram({"tandem", "trace", "--router=" + small->address(), "long"});
+  EXPECT_EQ(trace.exit_code, 0) << trace.output;
+  EXPECT_THAT(trace.output, ::testing::HasSubstr(absl::StrCat("at most ", lent.tokens_max())));
+  EXPECT_THAT(trace.output, ::testing::HasSubstr(lent.creditors(0).node_id()));
   EXPECT_GT(AwaitLent(*small).taken_over, 0);
   ExpectNothingLent(*small);
   EXPECT_EQ(small->Stop(), "exit code 0");
