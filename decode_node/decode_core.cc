@@ -79,21 +79,24 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   by_sequence_.emplace(*sequence, it);
   ledger_.LegTaken(command.leg(), command.trace_id());
   ledger_.counters().set_requests(ledger_.counters().requests() + 1);
-  Reserve(it, command.local_prefill_tokens_max());
+  Reserve(it, command);
 }
 
 // Decides whether this node computes the rest of the prompt, and answers Reserved.
-void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
+void DecodeCore::Reserve(Legs::iterator it, const v1::StartDecode& command) {
   Leg& leg = it->second;
   const node::Sequence& sequence = scheduler_.Get(leg.sequence);
   const int64_t uncached = sequence.prompt_tokens - sequence.cached_tokens;
+  const int64_t local_max = command.local_prefill_tokens_max();
+  bool local = local_max == -1 || uncached <= local_max || scheduler_.CanFork(leg.sequence);
+  // Otherwise a prompt that takes blocks as it is computed has no room for another node's.
+  if (!local) local = !CanReceive(leg, command.prefill_blocks());
   v1::NodeEvent event;
   v1::Reserved& reserved = *event.mutable_reserved();
   *reserved.mutable_leg() = leg.wire;
   reserved.set_cached_tokens(static_cast<int32_t>(sequence.cached_tokens));
-  // A prompt that takes blocks as it is computed has no room for another node's.
-  if (local_prefill_tokens_max == -1 || sequence.grows || uncached <= local_prefill_tokens_max ||
-      scheduler_.CanFork(leg.sequence)) {
+  reserved.set_lent_units(leg.lent_units);
+  if (local) {
     leg.phase = Phase::kComputing;
     scheduler_.Schedule(leg.sequence);
     reserved.set_computes_locally(true);
@@ -103,8 +106,10 @@ void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
     leg.phase = Phase::kReceiving;
     leg.lease = ledger_.NewLease();
     leg.epoch = Epoch(1);
-    const kv::BlockLayout& layout = scheduler_.spec().layout;
-    leg.first_ordinal = sequence.cached_tokens / layout.block_tokens;
+    const engine::EngineSpec& spec = scheduler_.spec();
+    const kv::BlockLayout& layout = spec.layout;
+    leg.first_ordinal =
+        (sequence.cached_tokens + int64_t{leg.lent_units} * spec.unit_tokens) / layout.block_tokens;
     const int32_t window_first = layout.FirstInWindow(sequence.prompt_tokens);
     leg.lease_blocks = layout.BlocksFor(sequence.prompt_tokens) - leg.first_ordinal;
     by_lease_.emplace(leg.lease, it);
@@ -264,7 +269,7 @@ void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now
 
 // The sender of an older epoch may have delivered everything just before the new epoch was
 // announced. That is just as good, because the tokens alone decide the blocks' contents.
-void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
+void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time now) {
   resources_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
@@ -283,6 +288,11 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
     return End(it, "first token out of range");
   }
   by_lease_.erase(found);
+  if (leg.lent_units > 0 &&
+      !resources_.borrower().TakeOver(leg.sequence, leg.lent_units, event.loans, now)) {
+    leg.phase = Phase::kComputing;
+    return scheduler_.ScheduleAfresh(leg.sequence);
+  }
   leg.phase = Phase::kGenerating;
   const node::Sequence& sequence = scheduler_.Get(leg.sequence);
   scheduler_.MarkReceived(leg.sequence, sequence.prompt_tokens);
@@ -323,7 +333,7 @@ void DecodeCore::Handle(const transfer::EpochRaised& event, absl::Time) {
   leg.received_tokens = std::max<int64_t>(0, whole - sequence.cached_tokens);
   // KV carries no log-probabilities: the node that computes prompt tokens scores them.
   const bool scored = sequence.unscored() > 0;
-  if (scored) leg.received_tokens = 0;
+  if (scored || leg.lent_units > 0) leg.received_tokens = 0;
   const int64_t continued = ContinuesReceived() ? leg.received_tokens : 0;
   const int64_t missing = sequence.prompt_tokens - sequence.cached_tokens - continued;
   const bool local =
@@ -337,6 +347,7 @@ void DecodeCore::Handle(const transfer::EpochRaised& event, absl::Time) {
   reserved.set_cached_tokens(static_cast<int32_t>(sequence.cached_tokens));
   reserved.set_received_tokens(static_cast<int32_t>(leg.received_tokens));
   reserved.set_computes_locally(local);
+  reserved.set_lent_units(local ? 0 : leg.lent_units);
   ledger_.Send(it->first.router, std::move(answer));
   if (!local) return;
   leg.phase = Phase::kClosing;
@@ -349,7 +360,7 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
     Leg& leg = closing->second->second;
     by_lease_.erase(closing);
     leg.phase = Phase::kComputing;
-    if (!ContinuesReceived()) return scheduler_.ScheduleAfresh(leg.sequence);
+    if (!ContinuesReceived() || leg.lent_units > 0) return scheduler_.ScheduleAfresh(leg.sequence);
     return scheduler_.MarkReceived(
         leg.sequence, scheduler_.Get(leg.sequence).cached_tokens + leg.received_tokens);
   }
@@ -450,6 +461,7 @@ void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
   *finished.mutable_leg() = it->second.wire;
   finished.set_reason(rpc::ToWire(reason));
   finished.set_output_tokens(it->second.output_tokens);
+  AddLentUse(it->second, finished);
   ledger_.Send(it->first.router, std::move(event));
   End(it, "finished");
 }

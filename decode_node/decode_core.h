@@ -13,6 +13,10 @@
 //        │                                  ▲
 //        └── computes the whole prompt ─────┘
 //
+// Of a prompt that this node cannot hold it may receive the end only, where a prefill node lends
+// the units before it: it then takes these loans over when the lease is installed, and the sequence
+// sits out steps until they are granted (common/node/borrower.h).
+//
 // A command whose prompt's beginning lies in storage waits in StoredBlocks, before any of this,
 // while that is read. A Receiving leg answers LeaseFailed with LegFailed{sender_side} and waits for
 // NewEpoch; after EpochRaised it answers Reserved again, for another sender. An abort, a deadline
@@ -93,6 +97,7 @@ class DecodeCore final : public node::NodeCore {
     LeaseId lease;        // while receiving
     Epoch epoch;
     int64_t first_ordinal = 0;  // of the lease's blocks
+    int32_t lent_units = 0;     // before them, whose loans are taken over
     int64_t lease_blocks = 0;
     int64_t received_tokens = 0;           // after the cached ones: verified, from a lost sender
     int64_t local_prefill_tokens_max = 0;  // as NewEpoch said
@@ -104,7 +109,9 @@ class DecodeCore final : public node::NodeCore {
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
 
   // Decides whether this node computes the prompt or another one sends it, and answers Reserved.
-  void Reserve(Legs::iterator leg, int64_t local_prefill_tokens_max);
+  void Reserve(Legs::iterator leg, const v1::StartDecode& command);
+  // Whether another node can send the prompt here; decides which first units it is to lend.
+  bool CanReceive(Leg& leg, int64_t prefill_blocks);
   // Ends a leg for whose prompt there are too few window slots.
   void RefuseForSlots(Legs::iterator leg);
   // Whether this node can compute the rest of a prompt of which it received the beginning. What is
@@ -143,8 +150,9 @@ class DecodeCore final : public node::NodeCore {
   void FailForConstraint(Legs::iterator leg, const absl::Status& status);
   // Reports LegFailed, then ends the leg.
   void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
-  // Logs what a leg's loans cost it, if its sequence had any.
+  // Logs what a leg's loans cost it, if its sequence had any; the other one reports it.
   void LogLentUse(const Leg& leg) const;
+  void AddLentUse(const Leg& leg, v1::LegFinished& finished) const;
   // Ends the legs of sequences that get no memory.
   void EndStarved(absl::Time now);
   // Fails a leg that cannot be retained, because the node drains.

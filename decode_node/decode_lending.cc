@@ -1,5 +1,5 @@
-// The parts of DecodeCore (decode_node/decode_core.h) about memory: it ends sequences that get
-// none, and says how much is in use.
+// The parts of DecodeCore (decode_node/decode_core.h) about memory: which part of a prompt it holds
+// itself, the end of sequences that get none, and how much is in use.
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -11,6 +11,20 @@
 #include "decode_node/decode_core.h"
 
 namespace tandem::decode_node {
+
+bool DecodeCore::CanReceive(Leg& leg, int64_t prefill_blocks) {
+  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+  const int64_t pool = scheduler_.block_counts().total;
+  const int64_t blocks = scheduler_.spec().layout.BlocksFor(sequence.prompt_tokens);
+  const bool beyond_sender = prefill_blocks > 0 && blocks > prefill_blocks;
+  if (!sequence.grows && !beyond_sender) return true;
+  if (prefill_blocks <= 0 || sequence.input.forks_follow) return !sequence.grows;
+  // Both nodes keep room for what else they run.
+  const int64_t kept = std::min(sequence.grows ? pool / 2 : pool,
+                                beyond_sender ? prefill_blocks / 2 : prefill_blocks);
+  leg.lent_units = scheduler_.HoldEndOnly(leg.sequence, kept);
+  return leg.lent_units > 0;
+}
 
 void DecodeCore::EndStarved(absl::Time now) {
   for (const SequenceId id : resources_.borrower().TakeStarved(now)) {
@@ -47,6 +61,23 @@ void DecodeCore::LogLentUse(const Leg& leg) const {
        {"locality", absl::StrFormat("%.3f", use.locality())},
        {"lent_steps", use.steps},
        {"creditors_awaited_ms", absl::ToDoubleMilliseconds(use.waited)}});
+}
+
+void DecodeCore::AddLentUse(const Leg& leg, v1::LegFinished& finished) const {
+  const node::LentUse& use = scheduler_.Get(leg.sequence).lent_use;
+  if (use.creditors.empty()) return;
+  const engine::EngineSpec& spec = scheduler_.spec();
+  v1::LentUse& wire = *finished.mutable_lent();
+  for (const auto& [node, lent] : use.creditors) {
+    v1::LentUse::Creditor& creditor = *wire.add_creditors();
+    creditor.set_node_id(node);
+    creditor.set_loans(lent.loans);
+    creditor.set_blocks(lent.units * spec.unit_tokens / spec.layout.block_tokens);
+  }
+  wire.set_tokens_max(int64_t{use.units_max} * spec.unit_tokens);
+  wire.set_steps(use.steps);
+  wire.set_awaited_ms(absl::ToDoubleMilliseconds(use.waited));
+  wire.set_locality(use.locality());
 }
 
 v1::NodeLoad DecodeCore::load() const {

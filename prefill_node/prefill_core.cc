@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutation.h"
+#include "common/base/status_macros.h"
+#include "common/node/lent_units.h"
 #include "common/node/sequence.h"
 
 namespace tandem::prefill_node {
@@ -61,20 +63,60 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
   if (ledger_.draining()) return refuse(absl::UnavailableError("this node is draining"));
   const auto time_allowed = node::ParseDeadline(command.deadline_s());
   if (!time_allowed.ok()) return refuse(time_allowed.status());
-  auto input = node::ParseSequence(command.sequence(), command.leg().sequence_index(),
-                                   scheduler_.spec(), scheduler_.constraints());
+  auto input = ParsePrompt(command);
   if (!input.ok()) return refuse(input.status());
   input->arrived = now;
-  const int64_t blocks =
-      scheduler_.spec().layout.BlocksFor(static_cast<int64_t>(input->prompt.size()));
-  if (command.first_ordinal() < 0 || command.first_ordinal() >= blocks) {
-    return refuse(absl::InvalidArgumentError(absl::StrCat(
-        "first_ordinal: ", command.first_ordinal(), ", expected one in [0, ", blocks, ")")));
-  }
+  const absl::Status blocks = CheckBlocks(command, std::ssize(input->prompt));
+  if (!blocks.ok()) return refuse(blocks);
   if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
   ledger_.LegTaken(command.leg(), command.trace_id());
   if (Fetch(router, command, *input, *time_allowed, now)) return;
   Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed);
+}
+
+absl::StatusOr<node::SequenceInput> PrefillCore::ParsePrompt(const v1::Prefill& command) const {
+  ASSIGN_OR_RETURN(node::SequenceInput input,
+                   node::ParseSequence(command.sequence(), command.leg().sequence_index(),
+                                       scheduler_.spec(), scheduler_.constraints()));
+  if (command.lent_units() <= 0) return input;
+  input.split_units = command.lent_units();
+  input.split_receiver = command.receiver_node_id();
+  input.borrow_blocks_max = std::max<int64_t>(command.borrow_blocks_max(), 0);
+  input.arrived_us = command.arrived_us();
+  return input;
+}
+
+int64_t PrefillCore::FirstOrdinal(const v1::Prefill& command) const {
+  const engine::EngineSpec& spec = scheduler_.spec();
+  if (command.lent_units() <= 0) return command.first_ordinal();
+  return int64_t{command.lent_units()} * spec.unit_tokens / spec.layout.block_tokens;
+}
+
+absl::Status PrefillCore::CheckBlocks(const v1::Prefill& command, int64_t prompt_tokens) const {
+  const engine::EngineSpec& spec = scheduler_.spec();
+  const int64_t blocks = spec.layout.BlocksFor(prompt_tokens);
+  const int64_t first = FirstOrdinal(command);
+  if (command.lent_units() <= 0) {
+    if (first >= 0 && first < blocks) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("first_ordinal: ", first, ", expected one in [0, ", blocks, ")"));
+  }
+  const int64_t needed_here = std::max(1, spec.window_tokens);
+  const int64_t lendable = spec.unit_tokens == 0 || command.sequence().has_prompt_logprobs()
+                               ? 0
+                               : (prompt_tokens - needed_here) / spec.unit_tokens;
+  if (command.lent_units() > lendable) {
+    return absl::InvalidArgumentError(absl::StrCat("lent_units: ", command.lent_units(),
+                                                   ", expected at most ",
+                                                   std::max<int64_t>(lendable, 0)));
+  }
+  const int64_t pool = scheduler_.block_counts().total;
+  if (blocks > pool && blocks - first > pool / 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lent_units: ", command.lent_units(), " leave ", blocks - first,
+                     " blocks of the prompt here, expected at most ", pool / 2));
+  }
+  return absl::OkStatus();
 }
 
 bool PrefillCore::DropFetching(const node::LegKey& key, uint32_t attempt) {
@@ -114,9 +156,7 @@ void PrefillCore::EndFetching(LeaseId lease, absl::Time now) {
   if (it == fetching_.end()) return;  // the leg has ended
   const Fetching fetching = std::move(it->second);
   fetching_.erase(it);
-  auto input =
-      node::ParseSequence(fetching.command.sequence(), fetching.command.leg().sequence_index(),
-                          scheduler_.spec(), scheduler_.constraints());
+  auto input = ParsePrompt(fetching.command);
   if (ledger_.draining()) input = absl::UnavailableError("this node is draining");
   if (fetching.deadline <= now)
     input = absl::DeadlineExceededError("the prompt's beginning was not fetched in time");
@@ -142,39 +182,46 @@ void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
                   .trace_id = command.trace_id(),
                   .epoch = Epoch(command.epoch()),
                   .sequence = *sequence,
-                  .first_ordinal = command.first_ordinal(),
+                  .first_ordinal = FirstOrdinal(command),
                   .time_allowed = time_allowed,
-                  .deadline = deadline};
+                  .deadline = deadline,
+                  .receiver = {.node = NodeId(command.receiver_node_id()),
+                               .incarnation = Incarnation(command.receiver_incarnation()),
+                               .transport_address = command.receiver_address(),
+                               .host = command.receiver_host()},
+                  .lease = LeaseId(command.lease_id()),
+                  .lent_units = std::max(0, command.lent_units()),
+                  .progressed = deadline - time_allowed};
   const auto it = exports_.emplace(ledger_.NewExport(), std::move(exported)).first;
   legs_.emplace(key, it);
   by_sequence_.emplace(*sequence, it);
   ledger_.counters().set_requests(ledger_.counters().requests() + 1);
   scheduler_.Schedule(*sequence);
-  Open(it, command);
+  OpenIfPossible(it);
 }
 
-void PrefillCore::Open(Exports::iterator it, const v1::Prefill& command) {
-  const Export& exported = it->second;
+void PrefillCore::OpenIfPossible(Exports::iterator it) {
+  Export& exported = it->second;
   const node::Sequence& sequence = scheduler_.Get(exported.sequence);
   const kv::BlockLayout& layout = scheduler_.spec().layout;
+  if (std::ssize(sequence.blocks) < layout.BlocksFor(sequence.prompt_tokens)) return;
+  exported.opened = true;
   ledger_.Transfer(transfer::OpenExport{
       .export_id = it->first,
-      .peer = {.node = NodeId(command.receiver_node_id()),
-               .incarnation = Incarnation(command.receiver_incarnation()),
-               .transport_address = command.receiver_address(),
-               .host = command.receiver_host()},
-      .lease = LeaseId(command.lease_id()),
+      .peer = exported.receiver,
+      .lease = exported.lease,
       .epoch = exported.epoch,
-      .first_ordinal = command.first_ordinal(),
+      .first_ordinal = static_cast<int32_t>(exported.first_ordinal),
       .blocks = {sequence.blocks.begin() + exported.first_ordinal, sequence.blocks.end()},
       .deadline = exported.deadline,
       .window_first_ordinal = layout.FirstInWindow(sequence.prompt_tokens)});
-  const int64_t cached = sequence.cached_tokens / layout.block_tokens;
-  if (cached > exported.first_ordinal) {
+  const int64_t computed = sequence.num_computed / layout.block_tokens;
+  if (computed > exported.first_ordinal) {
+    const int64_t count = computed - exported.first_ordinal;
     ledger_.Transfer(
         transfer::PushRange{.export_id = it->first,
                             .first_ordinal = static_cast<int32_t>(exported.first_ordinal),
-                            .ordinal_count = static_cast<int32_t>(cached - exported.first_ordinal),
+                            .ordinal_count = static_cast<int32_t>(count),
                             .first_layer = 0,
                             .layer_count = layout.num_layers});
   }
@@ -207,7 +254,13 @@ void PrefillCore::OnTick(absl::Time now) {
   for (const auto& [router, command] : resources_.OnTick(now)) OnCommand(router, command, now);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
-    const Export& exported = leg->second->second;
+    Export& exported = leg->second->second;
+    if (IsStalled(exported, now)) {
+      Fail(leg->second,
+           absl::ResourceExhaustedError("no node lends what this prompt's decode node cannot hold"),
+           /*lease_stands=*/true);
+      continue;
+    }
     if (exported.deadline > now) continue;
     Fail(leg->second,
          absl::DeadlineExceededError(absl::StrCat("the prompt's KV was not delivered within ",
@@ -227,6 +280,7 @@ void PrefillCore::Abandon(Exports::iterator it, const std::string& reason) {
   legs_.erase(*it->second.owner);
   it->second.owner.reset();
   scheduler_.Park(it->second.sequence);
+  if (!it->second.opened) return EndExport(it);
   ledger_.Transfer(transfer::CancelExport{.export_id = it->first, .reason = reason});
 }
 
@@ -273,9 +327,47 @@ absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time now) {
     ledger_.FailRequest(it->second.owner->router, it->second.wire, status, it->second.trace_id);
     Abandon(it, std::string(status.message()));
   }
+  resources_.borrower().BeforeStep(now);
+  FailSplitsLost();
+  FinishLent();
   const absl::Span<const engine::SequenceSlice> slices = resources_.PlanStep(now);
   PlanPushes();
   return slices;
+}
+
+void PrefillCore::FailSplitsLost() {
+  for (const SequenceId id : scheduler_.TakeSplitsLost()) {
+    const auto found = by_sequence_.find(id);
+    if (found == by_sequence_.end() || !found->second->second.owner.has_value()) continue;
+    // Rows of a step that lacked an answer may have been sent.
+    const bool sent = found->second->second.opened;
+    Fail(found->second, absl::UnavailableError("a creditor of the prompt's beginning was lost"),
+         /*lease_stands=*/!sent);
+  }
+}
+
+void PrefillCore::FinishLent() {
+  std::erase_if(unfinished_, [this](ExportId id) {
+    const auto it = exports_.find(id);
+    if (it == exports_.end() || !it->second.owner.has_value()) return true;
+    if (scheduler_.Get(it->second.sequence).lent_units() < it->second.lent_units) return false;
+    SendFin(it);
+    return true;
+  });
+}
+
+bool PrefillCore::IsStalled(Export& exported, absl::Time now) const {
+  if (exported.lent_units == 0) return false;
+  const node::Sequence& sequence = scheduler_.Get(exported.sequence);
+  const std::pair progress(sequence.num_computed, sequence.lent_units());
+  const bool waits =
+      sequence.phase == node::SequencePhase::kRunning &&
+      (sequence.remaining() == 0 || node::RowsHeld(sequence, scheduler_.spec()) <= 0);
+  if (!waits || progress != exported.progress) {
+    exported.progress = progress;
+    exported.progressed = now;
+  }
+  return now - exported.progressed > kStalledMax;
 }
 
 // A block is complete when its last row is computed; the prompt's last block when the prompt is.
@@ -284,6 +376,8 @@ void PrefillCore::PlanPushes() {
   const kv::BlockLayout& layout = scheduler_.spec().layout;
   for (const node::PlannedSlice& slice : scheduler_.planned()) {
     const auto it = by_sequence_.at(slice.id);
+    if (!it->second.opened) OpenIfPossible(it);
+    if (!it->second.opened) continue;
     const int64_t end = slice.first_row + slice.num_rows;
     const int64_t first = std::max(slice.first_row / layout.block_tokens, it->second.first_ordinal);
     const int64_t last = slice.sample ? layout.BlocksFor(end) : end / layout.block_tokens;
@@ -334,10 +428,10 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
 // The whole prompt is computed and its last blocks are being sent.
 std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator it,
                                                               const engine::SampledToken& token) {
-  const Export& exported = it->second;
+  Export& exported = it->second;
   const node::RouterKey router = exported.owner->router;
   const node::Sequence& sequence = scheduler_.Get(exported.sequence);
-  const v1::GeneratedToken first = node::ToWire(token, sequence.input.delivered_tokens);
+  exported.first_token = node::ToWire(token, sequence.input.delivered_tokens);
   ledger_.AddToken(router, exported.wire, token, sequence.input.delivered_tokens);
   ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
   v1::NodeEvent event;
@@ -346,10 +440,23 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
   finished.mutable_tokens()->set_cached(sequence.cached_tokens);
   finished.mutable_tokens()->set_computed(sequence.prompt_tokens - sequence.cached_tokens);
   ledger_.CountPrompt(finished.tokens());
-  ledger_.Transfer(transfer::FinishExport{
-      .export_id = it->first, .first_token = first, .tokens = finished.tokens()});
-  scheduler_.Park(exported.sequence);
+  if (sequence.lent_units() < exported.lent_units)
+    unfinished_.push_back(it->first);
+  else
+    SendFin(it);
   return {router, std::move(event)};
+}
+
+void PrefillCore::SendFin(Exports::iterator it) {
+  const node::Sequence& sequence = scheduler_.Get(it->second.sequence);
+  v1::TokensBySource tokens;
+  tokens.set_cached(sequence.cached_tokens);
+  tokens.set_computed(sequence.prompt_tokens - sequence.cached_tokens);
+  ledger_.Transfer(transfer::FinishExport{.export_id = it->first,
+                                          .first_token = *it->second.first_token,
+                                          .tokens = tokens,
+                                          .loans = resources_.borrower().LoansOf(sequence)});
+  scheduler_.Park(it->second.sequence);
 }
 
 v1::NodeLoad PrefillCore::load() const {

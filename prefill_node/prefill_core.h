@@ -10,6 +10,11 @@
 // beginning lies on another node waits in Fetching while that is brought here. Both hold no
 // sequence and no export yet, and are computed whatever becomes of the load and the fetch.
 //
+// A prompt whose decode node has room for its end only lends its first units while it is computed
+// (common/node/borrower.h). It may be longer than this node's pool: it then takes blocks as it is
+// computed, and its export opens when it has those of its end. FIN names the loans, and waits until
+// all of these units are lent.
+//
 // ExportFailed ends an export in every phase. Blocks stay pinned until ExportDone or ExportFailed,
 // whatever becomes of the leg. A pushed or abandoned prompt takes no slot of the batch.
 //
@@ -74,6 +79,8 @@ class PrefillCore final : public node::NodeCore {
  private:
   using SequenceId = node::SequenceId;
   using ExportId = transfer::ExportId;
+  // A prompt that gets no creditor for its next units for so long is given up.
+  static constexpr absl::Duration kStalledMax = absl::Seconds(5);
   struct Export {
     std::optional<node::LegKey> owner;  // nullopt once abandoned
     v1::Leg wire;
@@ -83,6 +90,16 @@ class PrefillCore final : public node::NodeCore {
     int64_t first_ordinal = 0;  // what the receiver lacks starts here
     absl::Duration time_allowed;
     absl::Time deadline;
+    transfer::PeerAddress receiver;
+    LeaseId lease;
+    bool opened = false;     // the KV plane knows it
+    int32_t lent_units = 0;  // that are to be lent
+    // Of a prompt that is computed while units of it are still to be lent.
+    std::optional<v1::GeneratedToken> first_token;
+    // Of a prompt that lends: the tokens that were computed and the units that were lent, and when
+    // that was.
+    std::pair<int64_t, int32_t> progress;
+    absl::Time progressed;
   };
   using Exports = std::map<ExportId, Export>;
   // A prompt whose beginning is being fetched.
@@ -109,17 +126,30 @@ class PrefillCore final : public node::NodeCore {
              absl::Duration time_allowed, absl::Time now);
   // The fetch under `lease` is over: computes the prompt.
   void EndFetching(LeaseId lease, absl::Time now);
+  absl::StatusOr<node::SequenceInput> ParsePrompt(const v1::Prefill& command) const;
+  // Errors: kInvalidArgument when the receiver lacks no block of the prompt, or this node cannot
+  // lend what it is to lend.
+  absl::Status CheckBlocks(const v1::Prefill& command, int64_t prompt_tokens) const;
+  // The first block that the receiver lacks.
+  int64_t FirstOrdinal(const v1::Prefill& command) const;
   // Admits the prompt and opens its export.
   void Begin(node::RouterKey router, const v1::Prefill& command, node::SequenceInput input,
              absl::Duration time_allowed, absl::Time deadline);
 
-  // Opens the export and pushes what the prefix cache holds.
-  void Open(Exports::iterator it, const v1::Prefill& command);
+  // Opens the export, if the sequence has its blocks, and pushes what is computed.
+  void OpenIfPossible(Exports::iterator it);
   // Forgets the leg, stops computing, cancels the export; its blocks stay until ExportFailed.
   void Abandon(Exports::iterator it, const std::string& reason);
   // Reports LegFailed and abandons the export. `lease_stands`: what was pushed is correct, so
   // another sender may continue.
   void Fail(Exports::iterator it, const absl::Status& status, bool lease_stands);
+  // Ends the prompts whose loans were lost.
+  void FailSplitsLost();
+  // Sends FIN of the prompts whose units are all lent.
+  void FinishLent();
+  // Whether it has waited too long for creditors.
+  bool IsStalled(Export& exported, absl::Time now) const;
+  void SendFin(Exports::iterator it);
   // Adds the first token to those of the step; returns what the router is told after it.
   std::pair<node::RouterKey, v1::NodeEvent> Finish(Exports::iterator it,
                                                    const engine::SampledToken& token);
@@ -149,6 +179,8 @@ class PrefillCore final : public node::NodeCore {
   // Bound: one for each export.
   std::map<node::LegKey, Exports::iterator> legs_;
   std::map<SequenceId, Exports::iterator> by_sequence_;
+  // Prompts that are computed and wait for creditors. Bound: one for each export.
+  std::vector<ExportId> unfinished_;
   // Bound: the slices of one step.
   std::vector<Push> pushes_;  // of the running step
 };

@@ -86,6 +86,9 @@ class SimNode final : public Process {
   int64_t loans_lost() const { return alive() ? resources_->counters().loans_lost() : 0; }
   int64_t loans_moved() const { return alive() ? resources_->counters().loans_moved() : 0; }
   int64_t loans_home() const { return alive() ? resources_->counters().loans_home() : 0; }
+  int64_t loans_taken_over() const {
+    return alive() ? resources_->counters().loans_taken_over() : 0;
+  }
   int64_t blocks_loaded() const { return alive() ? resources_->counters().blocks_loaded() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();

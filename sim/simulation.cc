@@ -347,9 +347,10 @@ SimReport Simulation::Run() {
   // A fetch whose prompt no leg waits for any more runs to its own deadline, a quarter of its
   // prompt's, and its lease ends after that.
   world_.RunUntil(world_.now() + kPrefillDeadline / 4 + kLeaseTime);
-  // Loans of debtors that are gone expire, and blocks that were on their way to them drain.
+  // Loans of debtors that are gone expire, those of split prompts are returned, blocks drain.
   if (schedule_.topology.lend_blocks > 0)
-    world_.RunUntil(world_.now() + SimLending::kLeaseTime + absl::Milliseconds(500));
+    world_.RunUntil(world_.now() + SimLending::kLeaseTime + node::Borrower::kSplitLoansKept +
+                    absl::Milliseconds(500));
   if (clients_.AllSettled()) CheckQuiet();
   if (schedule_.faults.empty() && clients_.counts().failed > 0)
     log_.Violate("progress", "a request failed without any fault");
@@ -378,6 +379,7 @@ SimReport Simulation::Run() {
     report.loans_lost += node->loans_lost();
     report.loans_moved += node->loans_moved();
     report.loans_home += node->loans_home();
+    report.loans_taken_over += node->loans_taken_over();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;
     const v1::TokensBySource tokens = node->resources().counters().prompt_tokens();
     report.tokens_cached += tokens.cached();

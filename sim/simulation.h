@@ -37,6 +37,7 @@ struct SimReport {
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
   int64_t blocks_fetched = 0, blocks_loaded = 0;
   int64_t units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0, loans_planned = 0;
+  int64_t loans_taken_over = 0;
   int64_t rows_computed = 0;      // by all engines, ever
   int64_t mixed_step_us_max = 0;  // of all nodes
   int64_t events = 0;

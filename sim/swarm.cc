@@ -28,6 +28,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.loans_lost += run.loans_lost;
   total.loans_moved += run.loans_moved;
   total.loans_home += run.loans_home;
+  total.loans_taken_over += run.loans_taken_over;
   total.loans_planned += run.loans_planned;
   total.clients.done += run.clients.done;
   total.clients.cancelled += run.clients.cancelled;
@@ -100,14 +101,15 @@ std::string ToText(const SwarmReport& report) {
       "%d requests: %d answered, %d cancelled, %d failed and asked again among %d retries; %d "
       "faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated by drains, %d "
       "fetched for prompts, %d read from disks\n"
-      "%d units of running sequences lent; %d loans moved, %d came home, %d were lost; %d plans\n"
+      "%d units of running sequences lent; %d loans moved, %d came home, %d were lost, %d were "
+      "taken over; %d plans\n"
       "%d schedules violated an invariant\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,
       static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,
       report.clients.cancelled, report.clients.failed, report.clients.asked_again, report.faults,
       report.sequences_moved, report.kv_tokens_moved, report.blocks_adopted, report.blocks_fetched,
       report.blocks_loaded, report.units_lent, report.loans_moved, report.loans_home,
-      report.loans_lost, report.loans_planned, report.failures.size());
+      report.loans_lost, report.loans_taken_over, report.loans_planned, report.failures.size());
   for (const SwarmReport::Failure& failure : report.failures)
     absl::StrAppend(&text, "  seed ", failure.seed, " at ", failure.violation.at_us, " us, ",
                     failure.violation.checker, ": ", failure.violation.what, "\n");

@@ -49,6 +49,10 @@ class BenchLendingCommand final : public ClusterBenchCommand {
                 {.min = 1.0, .max = 64.0, .group = load});
     schema_.Add("slowdown-tokens", &options_.slowdown_tokens, "Slowdown: tokens of the answer.",
                 {.min = 2, .max = 65536, .unit = "tokens", .group = load});
+    schema_.Add("creditor-blocks", &options_.creditor_blocks,
+                "Slowdown: KV blocks of a prefill node that is then the only creditor of a single "
+                "decode node; 0 = the nodes of --decode lend to each other.",
+                {.min = 0, .max = 1 << 30, .unit = "blocks", .group = "Load"});
     schema_.Add("mix-requests", &options_.mix_requests, "Mix: requests of a run.",
                 {.min = 1, .max = 1'000'000, .unit = "requests", .group = load});
     schema_.Add("mix-concurrency", &options_.mix_concurrency, "Mix: clients.",
@@ -70,10 +74,13 @@ class BenchLendingCommand final : public ClusterBenchCommand {
   // What all nodes hold for one sequence, in pools of one: nodes lend whole partitions of
   // attention, and routers count on a part of that.
   double PoolsForOne() const {
-    const auto pool = static_cast<double>(up_.node.kv.blocks * up_.node.kv.block_tokens);
+    const int64_t block_tokens = up_.node.kv.block_tokens;
+    const auto pool = static_cast<double>(up_.node.kv.blocks * block_tokens);
+    const bool one = options_.creditor_blocks > 0;
+    const auto of = one ? static_cast<double>(options_.creditor_blocks * block_tokens) : pool;
     const auto units =
-        static_cast<int64_t>(up_.node.kv.lend_fraction * pool / kernels::kPartitionTokens);
-    const int64_t lent = (up_.decode - 1) * units * kernels::kPartitionTokens;
+        static_cast<int64_t>(up_.node.kv.lend_fraction * of / kernels::kPartitionTokens);
+    const int64_t lent = (one ? 1 : up_.decode - 1) * units * kernels::kPartitionTokens;
     return 1 + static_cast<double>(lent * router::kBorrowedShareMax / 100) / pool;
   }
 
@@ -99,7 +106,8 @@ class BenchLendingCommand final : public ClusterBenchCommand {
       return absl::InvalidArgumentError(absl::StrFormat(
           "context-pools: %g, expected at most %.2f: what %d nodes hold for one sequence with "
           "lend-fraction %g",
-          options_.context_pools, pools, up_.decode, up_.node.kv.lend_fraction));
+          options_.context_pools, pools, options_.creditor_blocks > 0 ? 2 : up_.decode,
+          up_.node.kv.lend_fraction));
     }
     options_.long_shares.clear();
     for (const std::string& text : long_shares_) {
@@ -143,12 +151,19 @@ class BenchLendingCommand final : public ClusterBenchCommand {
   }
 
   Settings MakeSettings() const {
-    return {{"model", ModelName()},
-            {"nodes",
-             absl::StrFormat("%d, with pools of %d tokens, of which they lend %g %%", up_.decode,
-                             options_.pool_tokens(), 100 * up_.node.kv.lend_fraction)},
-            {"rounds", absl::StrCat(options_.rounds)},
-            {"seed", absl::StrCat(seed_)}};
+    Settings settings = {
+        {"model", ModelName()},
+        {"nodes",
+         absl::StrFormat("%d, with pools of %d tokens, of which they lend %g %%", up_.decode,
+                         options_.pool_tokens(), 100 * up_.node.kv.lend_fraction)},
+        {"rounds", absl::StrCat(options_.rounds)},
+        {"seed", absl::StrCat(seed_)}};
+    if (options_.creditor_blocks > 0)
+      settings.push_back(
+          {"creditor",
+           absl::StrCat("of slowdown: one, with a pool of ",
+                        options_.creditor_blocks * up_.node.kv.block_tokens, " tokens")});
+    return settings;
   }
 
   LendingBenchOptions options_;

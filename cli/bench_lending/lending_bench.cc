@@ -53,11 +53,13 @@ KvPlace KvPlaceOf(const v1::GetStatusResponse& status, int64_t block_tokens) {
 }
 
 absl::StatusOr<std::unique_ptr<MeasuredCluster>> LendingBench::Start(int32_t nodes, int64_t blocks,
-                                                                     bool lend) {
+                                                                     bool lend,
+                                                                     int64_t creditor_blocks) {
   UpConfig up = options_.up;
   up.grpc = {"127.0.0.1:0"};
   up.http.clear();
-  up.prefill = 0;
+  up.prefill = creditor_blocks > 0 ? 1 : 0;
+  up.prefill_kv_blocks = creditor_blocks;
   up.decode = nodes;
   up.node.kv.blocks = blocks;
   if (!lend) up.node.kv.lend_fraction = 0;
@@ -103,7 +105,11 @@ absl::StatusOr<LendingSlowdown> LendingBench::Slowdown() {
   const auto large =
       static_cast<int64_t>((options_.context_pools + 0.25) * static_cast<double>(blocks));
   ASSIGN_OR_RETURN(const auto local, Start(1, large, /*lend=*/false));
-  ASSIGN_OR_RETURN(const auto lending, Start(options_.up.decode, blocks, /*lend=*/true));
+  // The only creditor is a prefill node: the router places no answer there, however much room it
+  // has.
+  const int32_t nodes = options_.creditor_blocks > 0 ? 1 : options_.up.decode;
+  ASSIGN_OR_RETURN(const auto lending,
+                   Start(nodes, blocks, /*lend=*/true, options_.creditor_blocks));
   std::vector<double> gaps[2];
   for (int64_t round = 0; round < options_.rounds; ++round) {
     for (const bool lent : {round % 2 != 0, round % 2 == 0}) {

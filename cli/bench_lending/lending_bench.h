@@ -26,6 +26,8 @@ struct LendingBenchOptions {
   // Slowdown: the answer of one request, whose context ends at `context_pools` pools.
   double context_pools = 2;
   int32_t slowdown_tokens = 128;
+  // Slowdown: not 0: one node lends to another, from a pool of so many blocks.
+  int64_t creditor_blocks = 0;
   // Mix: requests of each run, and the shares of long ones. A short one takes up to an eighth of a
   // pool; a long one from long_pools_min to long_pools_max pools, prompt and answer together.
   int64_t mix_requests = 60;
@@ -85,8 +87,10 @@ class LendingBench {
   absl::StatusOr<std::vector<LendingMix>> Mixes();
 
  private:
-  // `nodes` decode nodes with `blocks` blocks each; they lend, or not.
-  absl::StatusOr<std::unique_ptr<MeasuredCluster>> Start(int32_t nodes, int64_t blocks, bool lend);
+  // `nodes` decode nodes with `blocks` blocks each; they lend, or not. `creditor_blocks`: not 0: a
+  // prefill node of so many blocks beside them, which lends.
+  absl::StatusOr<std::unique_ptr<MeasuredCluster>> Start(int32_t nodes, int64_t blocks, bool lend,
+                                                         int64_t creditor_blocks = 0);
   absl::StatusOr<LongestContext> Longest(int32_t nodes);
   // Sends one request, and looks every 100 ms at where its KV lies.
   absl::StatusOr<std::vector<KvPlace>> Places(MeasuredCluster& cluster, int64_t prompt);

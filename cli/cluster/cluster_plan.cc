@@ -179,6 +179,7 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   config.device = DeviceOf(up, prefill);
   if (prefill && up.prefill_isa != kSame) config.isa = up.prefill_isa;
   if (prefill && up.prefill_weights != kSame) config.weights = up.prefill_weights;
+  if (prefill && up.prefill_kv_blocks > 0) config.kv.blocks = up.prefill_kv_blocks;
   const int sharing = NodesOn(up, config.device);
   config.gpu_memory_fraction = std::max(0.01, up.node.gpu_memory_fraction / sharing);
   config.kv.memory_fraction = std::max(0.001, up.node.kv.memory_fraction / sharing);

@@ -44,6 +44,7 @@ struct UpConfig {
   std::string prefill_device = "same";
   std::string prefill_isa = "same";
   std::string prefill_weights = "same";
+  int64_t prefill_kv_blocks = 0;  // what they have in place of kv.blocks; 0: nothing else
   absl::Duration ready_timeout = absl::Seconds(120);
   bool quiet = false;
   std::string logs = "auto";

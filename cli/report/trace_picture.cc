@@ -79,6 +79,21 @@ std::string GapsText(const v1::Timing& timing) {
   return text + "\n";
 }
 
+// What other nodes kept of the sequence; empty when it had lent nothing.
+std::string LentText(const v1::Route& route) {
+  if (!route.has_lent()) return "";
+  const v1::LentUse& lent = route.lent();
+  std::string creditors;
+  for (const v1::LentUse::Creditor& creditor : lent.creditors())
+    absl::StrAppendFormat(&creditors, "%s%s (%d block%s in %d loan%s)",
+                          creditors.empty() ? "" : ", ", creditor.node_id(), creditor.blocks(),
+                          creditor.blocks() == 1 ? "" : "s", creditor.loans(),
+                          creditor.loans() == 1 ? "" : "s");
+  return absl::StrFormat(
+      "at most %d tokens at a time, to %s; %d steps waited %.2f ms for creditors; locality %.3f",
+      lent.tokens_max(), creditors, lent.steps(), lent.awaited_ms(), lent.locality());
+}
+
 // Draws one sequence's rows from `y` on; where the next begin.
 double AppendSequence(const v1::Finished& finished, double total_ms, double y, std::string& svg) {
   static constexpr const char* kColours[] = {"#9aa5b1", "#6f86a6", "#1f6fb4",
@@ -112,6 +127,13 @@ double AppendSequence(const v1::Finished& finished, double total_ms, double y, s
                           "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" "
                           "stroke=\"white\" stroke-width=\"0.8\"/>\n",
                           x(at), y - kPictureRowHeight + 3, x(at), y - kPictureRowHeight + 17);
+  }
+  if (const std::string lent = LentText(finished.route()); !lent.empty()) {
+    absl::StrAppendFormat(&svg,
+                          "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">lent</text>"
+                          "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n",
+                          kPictureLeft - 8, y + 14, kPictureLeft, y + 14, XmlEscape(lent));
+    y += kPictureRowHeight;
   }
   return y + 8;
 }
@@ -170,6 +192,8 @@ std::string FormatTrace(const v1::RequestTrace& trace) {
       absl::StrAppend(&text, absl::StripTrailingAsciiWhitespace(line), "\n");
     }
     absl::StrAppend(&text, GapsText(finished.timing()));
+    if (const std::string lent = LentText(finished.route()); !lent.empty())
+      absl::StrAppendFormat(&text, "  %-11s %s\n", "lent", lent);
     absl::StrAppendFormat(&text, "  first token at %.2f ms, end at %.2f ms\n",
                           finished.timing().first_token_ms(), finished.timing().total_ms());
   }

@@ -21,7 +21,7 @@ struct TraceStep {
 // transfer runs beside the prefill: its bar ends where the insertion does.
 std::vector<TraceStep> TraceSteps(const v1::Finished& finished);
 
-// Every sequence's bars, tokens by source, and gaps between tokens.
+// Every sequence's bars, tokens by source, gaps between tokens, and what it lent to other nodes.
 std::string FormatTrace(const v1::RequestTrace& trace);
 
 // A whole <svg>: the bars, and a tick for every token.

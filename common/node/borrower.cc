@@ -31,16 +31,19 @@ int64_t Borrower::LowWatermark() const {
   return std::min(low, total / 2);
 }
 
+bool Borrower::IsAsked(SequenceId sequence) const {
+  return std::any_of(loans_.begin(), loans_.end(), [&](const auto& loan) {
+    return loan.second.sequence == sequence && loan.second.state != State::kUsed &&
+           !loan.second.replaces.has_value();
+  });
+}
+
 const Sequence* Borrower::Richest() const {
   const Sequence* best = nullptr;
   int32_t most = 0;
   for (const auto& [order, sequence] : scheduler_.running()) {
     const int32_t units = LendableUnits(*sequence, scheduler_.spec()).size();
-    const bool asked = std::any_of(loans_.begin(), loans_.end(), [&](const auto& loan) {
-      return loan.second.sequence == sequence->id && loan.second.state != State::kUsed &&
-             !loan.second.replaces.has_value();
-    });
-    if (asked || home_.IsOf(sequence->id) || units <= most) continue;
+    if (units <= most || home_.IsOf(sequence->id) || IsAsked(sequence->id)) continue;
     most = units;
     best = sequence;
   }
@@ -52,26 +55,29 @@ void Borrower::Ask(absl::Time now) {
   int64_t available = scheduler_.block_counts().available();
   size_t unused = 0;
   for (const auto& [id, loan] : loans_) {
-    if (loan.state == State::kUsed || loan.replaces.has_value()) continue;
+    if (loan.state == State::kUsed || loan.replaces.has_value() || loan.taken_over) continue;
     ++unused;
     available += loan.units.size() * blocks_per_unit();
   }
   const int64_t planned = PlannedUnits(now);
   const bool needed = available < low;
-  if (!(needed || planned > 0) || unused >= kUnusedMax || routers_.empty() || now < ask_after_)
-    return;
-  const Sequence* sequence = Richest();
+  if (unused >= kUnusedMax || routers_.empty() || now < ask_after_) return;
+  const Sequence* const split = NextSplit();
+  const Sequence* sequence = split;
+  if (sequence == nullptr && (needed || planned > 0)) sequence = Richest();
   if (sequence == nullptr) return;
   const engine::UnitSpan lendable = LendableUnits(*sequence, scheduler_.spec());
   const int64_t lacking = (2 * low - available + blocks_per_unit() - 1) / blocks_per_unit();
-  const int64_t wanted = std::max(planned, needed ? lacking : 0);
+  const int64_t wanted =
+      split != nullptr ? int64_t{kUnitsMax} : std::max(planned, needed ? lacking : 0);
   const int32_t group_end = (lendable.first / kUnitsMax + 1) * kUnitsMax;
   Loan loan{.sequence = sequence->id,
             .units = {lendable.first, std::min({lendable.end, group_end,
                                                 static_cast<int32_t>(lendable.first + wanted)})},
             .deadline = now + kAnswerTimeMax,
-            .planned = planned > 0};
-  plan_.units -= std::min<int64_t>(planned, loan.units.size());
+            .planned = planned > 0 && split == nullptr,
+            .of_split = !sequence->generates};
+  if (loan.planned) plan_.units -= std::min<int64_t>(planned, loan.units.size());
   const LoanId id(next_loan_++);
   SendWanted(id, loan, now);
   loans_.emplace(id, std::move(loan));
@@ -109,12 +115,15 @@ void Borrower::SendWanted(LoanId id, const Loan& loan, absl::Time now) {
   ask.set_hashes(kv::PackHashes(hashes));
   ask.set_arrived_us(sequence.input.arrived_us);
   if (loan.planned) ask.set_prefer_node_id(plan_.creditor);
+  if (!sequence.input.split_receiver.empty()) ask.add_avoid_node_ids(sequence.input.split_receiver);
   for (auto it = avoid_.begin(); it != avoid_.end();) {
     it = it->second <= now ? avoid_.erase(it) : it;
     if (it != avoid_.end()) ask.add_avoid_node_ids((it++)->first);
   }
-  if (loan.replaces.has_value()) {
-    const lending::CreditorAddress& from = loans_.at(*loan.replaces).creditor;
+  if (loan.taken_over) ask.set_prefer_node_id(loan.creditor.node.value());
+  if (loan.replaces.has_value() || loan.taken_over) {
+    const lending::CreditorAddress& from =
+        loan.taken_over ? loan.creditor : loans_.at(*loan.replaces).creditor;
     ask.set_from_node_id(from.node.value());
     ask.set_from_incarnation(from.incarnation.value());
   }
@@ -129,19 +138,30 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
     const Loan refused = std::move(it->second);
     loans_.erase(it);
     if (refused.replaces.has_value()) return OnNotReplaced(refused);
+    if (refused.taken_over) return OnNotTakenOver(refused, LoanId(answer.loan()));
     if (refused.planned) plan_ = {};  // the router plans again
+    if (refused.of_split) OnSplitRefused(refused);
     ask_after_ = now + kAfterRefusal;
     return;
   }
   // The creditor may have taken the first units only.
   engine::UnitSpan& units = it->second.units;
-  units.end = units.first + std::clamp(answer.units(), 1, units.size());
+  const int32_t asked = units.size();
+  units.end = units.first + std::clamp(answer.units(), 1, asked);
   it->second.creditor = {.node = NodeId(answer.creditor_node_id()),
                          .incarnation = Incarnation(answer.creditor_incarnation()),
                          .host = answer.creditor_host(),
                          .lending_address = answer.lending_address()};
   it->second.has_creditor = true;
+  if (it->second.of_split) split_refusals_ = 0;
   ledger_.Lend(lending::UseLoan{.loan = it->first, .creditor = it->second.creditor});
+  if (it->second.taken_over) {
+    const OrdinalSpan blocks = BlocksOf(units, scheduler_.spec());
+    if (units.size() < asked || answer.held_blocks() < blocks.end - blocks.first)
+      return Drop(it, "its creditor does not hold all of the units");
+    it->second.state = State::kReady;
+    return;
+  }
   Send(it->first, it->second, answer, now);
 }
 
@@ -201,7 +221,10 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
 void Borrower::PushSome(Loan& loan) {
   const auto count = static_cast<int32_t>(loan.pinned.size());
   if (loan.state != State::kSending || loan.pushed == count) return;
-  const int32_t part = std::min(kBlocksAStep, count - loan.pushed);
+  // Of a prompt whose rows are all computed, there are no steps to share with.
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  const bool steps = sequence == nullptr || sequence->remaining() > 0;
+  const int32_t part = std::min(steps ? kBlocksAStep : count, count - loan.pushed);
   ledger_.Transfer(transfer::PushRange{.export_id = loan.export_id,
                                        .first_ordinal = loan.pushed,
                                        .ordinal_count = part,
@@ -257,8 +280,10 @@ void Borrower::Drop(Loans::iterator it, const std::string& why) {
   }
   if (loan.has_creditor) ledger_.Lend(lending::ReturnLoan{.loan = it->first});
   const Loan dropped = std::move(loan);
+  const LoanId id = it->first;
   loans_.erase(it);
   if (dropped.replaces.has_value()) OnNotReplaced(dropped);
+  if (dropped.taken_over) OnNotTakenOver(dropped, id);
 }
 
 // ---- using
@@ -272,6 +297,10 @@ void Borrower::UseReady(absl::Time now) {
       Replace(loan);
       continue;
     }
+    if (loan->second.taken_over) {
+      UseTakenOver(loan);
+      continue;
+    }
     const Sequence* sequence = scheduler_.Find(loan->second.sequence);
     const bool follows =
         sequence != nullptr && !sequence->in_step && CanLend(*sequence, loan->second.units);
@@ -280,6 +309,8 @@ void Borrower::UseReady(absl::Time now) {
       continue;
     }
     scheduler_.Lend(sequence->id, {.loan = loan->first, .units = loan->second.units});
+    scheduler_.CountLoan(sequence->id, loan->second.creditor.node.value(),
+                         loan->second.units.size());
     loan->second.state = State::kUsed;
     if (loan->second.planned) keep_until_ = now + kPlannedKept;
     v1::NodeCounters& counters = ledger_.counters();
@@ -292,8 +323,11 @@ void Borrower::ReturnEnded(absl::Time now) {
   for (const LoanId id : scheduler_.TakeEndedLoans()) {
     last_change_ = now;
     if (home_.loan() == id) home_.Drop("the sequence has ended or is computed again");
-    ledger_.Lend(lending::ReturnLoan{.loan = id});
     const auto it = loans_.find(id);
+    if (it != loans_.end() && it->second.of_split)
+      split_loans_kept_.emplace_back(id, now + kSplitLoansKept);
+    else
+      ledger_.Lend(lending::ReturnLoan{.loan = id});
     if (it == loans_.end()) continue;
     ended_.emplace_back(id, std::move(it->second));
     if (ended_.size() > kEndedKept) ended_.pop_front();
@@ -311,16 +345,19 @@ void Borrower::BeforeStep(absl::Time now) {
   Ask(now);
   BringHome(now);
   scheduler_.set_loan_expected(std::any_of(loans_.begin(), loans_.end(), [](const auto& loan) {
-    return loan.second.state != State::kUsed && !loan.second.replaces.has_value();
+    return loan.second.state != State::kUsed && !loan.second.replaces.has_value() &&
+           !loan.second.taken_over;
   }));
 }
 
 void Borrower::OnTick(absl::Time now) {
   if (!enabled_) return;
+  ReturnSplitLoans(now);
   for (auto it = loans_.begin(); it != loans_.end();) {
     const auto loan = it++;
     if (loan->second.state == State::kUsed || loan->second.deadline > now) continue;
-    if (!loan->second.replaces.has_value()) ask_after_ = now + kAfterRefusal;
+    if (!loan->second.replaces.has_value() && !loan->second.taken_over)
+      ask_after_ = now + kAfterRefusal;
     Drop(loan, "it took too long");
   }
 }

@@ -20,6 +20,12 @@
 // room for them here (router/core/loan_planner.h). Such a plan holds for a short time; what was
 // lent for it does not come home at once.
 //
+// A split prompt, which its decode node cannot hold, is computed on a prefill node: that lends its
+// first units as they are computed, and sends the rest to the decode node. That one takes the loans
+// over: it asks each creditor, through a router, for a loan of the blocks that it holds already, or
+// another node that fetches them from there, and the sequence sits out until all are granted. The
+// prefill node keeps its own loans for a while after that.
+//
 // Thread safety: none; the engine thread. Owner: NodeResources.
 // Invariants: a unit of a sequence lies here or with one creditor; the blocks of a loan that is
 // sent are pinned until the export ends; a sequence has at most one loan that is not used yet,
@@ -37,6 +43,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/lending/lending.h"
 #include "common/node/loan_home.h"
 #include "common/node/node_ledger.h"
@@ -61,6 +68,10 @@ class Borrower {
   static constexpr absl::Duration kPlanTimeMax = absl::Seconds(2);
   // After a planned loan began to be used, no units come home by themselves for so long.
   static constexpr absl::Duration kPlannedKept = absl::Seconds(5);
+  // How long the loans of a split prompt are kept after its end was sent.
+  static constexpr absl::Duration kSplitLoansKept = absl::Seconds(2);
+  // After so many refusals in a row, a prompt that is computed for another node is given up.
+  static constexpr int32_t kSplitRefusalsMax = 3;
   // Sequences that no step has computed for so long, because no node lends, end.
   static constexpr absl::Duration kStarvedMax = absl::Seconds(10);
 
@@ -90,6 +101,13 @@ class Borrower {
   void Handle(const lending::LoanLost& event, absl::Time now);
   void Handle(const lending::LoanRecalled& event, absl::Time now);
 
+  // The loans of a prompt, for the node that takes them over.
+  std::vector<v1::KvLoan> LoansOf(const Sequence& sequence) const;
+  // Takes over the loans of the prompt's first `units` units, all of which were received. False:
+  // they are not these units, or no router can be asked; nothing has changed then. If a loan is
+  // refused later, the sequence is computed again. REQUIRES: as SequenceScheduler::AwaitLoans.
+  bool TakeOver(SequenceId id, int32_t units, absl::Span<const v1::KvLoan> loans, absl::Time now);
+
   // Before each PlanStep, with no step running.
   void BeforeStep(absl::Time now);
   // Whether that PlanStep planned something, or had nothing to do.
@@ -106,7 +124,7 @@ class Borrower {
   void AddTo(v1::NodeLoad& load) const;
   // Their blocks.
   int64_t blocks_owed() const;
-  bool idle() const { return loans_.empty() && home_.idle(); }
+  bool idle() const { return loans_.empty() && split_loans_kept_.empty() && home_.idle(); }
   int64_t leases() const { return home_.leases(); }
   int64_t exports() const { return static_cast<int64_t>(by_export_.size()); }
 
@@ -125,7 +143,10 @@ class Borrower {
     int32_t pushed = 0;  // of `pinned`
     // A loan that is used, and whose units this one takes over from its creditor.
     std::optional<LoanId> replaces;
-    bool planned = false;  // a router wants it for the fleet's throughput
+    bool planned = false;   // a router wants it for the fleet's throughput
+    bool of_split = false;  // of a prompt that is computed for another node
+    // Until it is used: `creditor` keeps the units for another node's loan, and is asked first.
+    bool taken_over = false;
     // Of a used one: its creditor wants its memory back; it cannot come home; another loan is to
     // replace it.
     bool recalled = false, cannot_come = false, is_replaced = false;
@@ -144,12 +165,17 @@ class Borrower {
   void SendWanted(LoanId id, const Loan& loan, absl::Time now);
   // The running sequence with the most units to lend, without those of a loan not yet used.
   const Sequence* Richest() const;
+  // A prompt whose units are to be lent now because it is computed for another node, or null.
+  const Sequence* NextSplit() const;
+  // Whether a loan for the sequence is not used yet, beside those that replace others.
+  bool IsAsked(SequenceId sequence) const;
   // Whether the units are the next that the sequence can lend.
   bool CanLend(const Sequence& sequence, const engine::UnitSpan& units) const;
   void Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now);
   void PushSome(Loan& loan);
   void UseReady(absl::Time now);
   void ReturnEnded(absl::Time now);
+  void ReturnSplitLoans(absl::Time now);
 
   // ---- moving: borrower_moves.cc
   // Recalled loans go home, to another creditor, or end with their sequences' computation.
@@ -165,10 +191,15 @@ class Borrower {
   void AskForAnother(LoanId id, Loan& loan, absl::Time now);
   // The ready loan takes the place of the one that it replaces, if that is still used.
   void Replace(Loans::iterator it);
-  // Whether the loan's sequence runs, and has lent these units under `as`.
+  // Whether the loan's sequence is to go on here, and has lent these units under `as`.
   bool IsLentAs(const Loan& loan, LoanId as) const;
   // No creditor takes over what the loan was to replace: its sequence is computed again.
   void OnNotReplaced(const Loan& loan);
+  // No node lends what a prompt's decode node cannot hold.
+  void OnSplitRefused(const Loan& loan);
+  // No creditor grants the loan that was to be taken over: its sequence is computed again.
+  void OnNotTakenOver(const Loan& loan, LoanId id);
+  void UseTakenOver(Loans::iterator it);
   // Forgets a loan that is not used; its creditor hears of it if it has one.
   void Drop(Loans::iterator it, const std::string& why);
   void Unpin(Loan& loan);
@@ -196,9 +227,13 @@ class Borrower {
   std::map<transfer::ExportId, std::vector<BlockId>> cancelled_;
   // Until when a creditor that failed is not asked. Bound: the nodes of the fleet; past ones go.
   std::map<std::string, absl::Time> avoid_;
+  // Loans of split prompts whose end was sent, and until when they are kept. Bound: as loans_, of
+  // those that ended within kSplitLoansKept.
+  std::deque<std::pair<LoanId, absl::Time>> split_loans_kept_;
   // The last loans that ended. Bound: kEndedKept.
   std::deque<std::pair<LoanId, Loan>> ended_;
   absl::Time ask_after_ = absl::InfinitePast();
+  int32_t split_refusals_ = 0;  // in a row
   // The last plan, as far as no loan was asked for.
   struct Planned {
     int64_t units = 0;

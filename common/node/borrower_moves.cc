@@ -11,7 +11,7 @@ namespace tandem::node {
 
 bool Borrower::IsLentAs(const Loan& loan, LoanId as) const {
   const Sequence* sequence = scheduler_.Find(loan.sequence);
-  if (sequence == nullptr || sequence->phase != SequencePhase::kRunning) return false;
+  if (sequence == nullptr || sequence->phase == SequencePhase::kParked) return false;
   const auto& lent = sequence->remote.lent;
   return std::any_of(lent.begin(), lent.end(), [&](const engine::LentUnits& l) {
     return l.loan == as && l.units == loan.units;
@@ -31,7 +31,8 @@ void Borrower::MoveRecalled(absl::Time now) {
   for (const LoanId id : unmoved) {
     Loan& loan = loans_.at(id);
     if (!IsLentAs(loan, id)) continue;  // its sequence has just given up all loans
-    if (!loan.cannot_come && BeginHome(id, loan, LowWatermark(), now)) continue;
+    const bool may_come = !loan.cannot_come && !loan.of_split;
+    if (may_come && BeginHome(id, loan, LowWatermark(), now)) continue;
     if (moving >= kMovesMax) continue;  // later, within the creditor's notice
     ++moving;
     AskForAnother(id, loan, now);
@@ -44,7 +45,8 @@ void Borrower::AskForAnother(LoanId id, Loan& loan, absl::Time now) {
   Loan next{.sequence = loan.sequence,
             .units = loan.units,
             .deadline = now + kAnswerTimeMax,
-            .replaces = id};
+            .replaces = id,
+            .of_split = loan.of_split};
   const LoanId next_id(next_loan_++);
   SendWanted(next_id, next, now);
   loans_.emplace(next_id, std::move(next));
@@ -55,6 +57,8 @@ void Borrower::Replace(Loans::iterator it) {
   if (!IsLentAs(it->second, from)) return Drop(it, "the sequence has ended or is computed again");
   if (scheduler_.Get(it->second.sequence).in_step) return;
   scheduler_.MoveLoan(it->second.sequence, from, it->first);
+  scheduler_.CountLoan(it->second.sequence, it->second.creditor.node.value(),
+                       it->second.units.size());
   it->second.state = State::kUsed;
   it->second.replaces.reset();
   ledger_.Lend(lending::ReturnLoan{.loan = from});
@@ -101,7 +105,8 @@ void Borrower::BringHome(absl::Time now) {
   const int64_t spare = 2 * LowWatermark();
   if (scheduler_.block_counts().available() - blocks_per_unit() < spare) return;
   for (const auto& [id, loan] : loans_) {
-    const bool stays = loan.state != State::kUsed || loan.is_replaced || loan.cannot_come;
+    const bool stays =
+        loan.state != State::kUsed || loan.is_replaced || loan.cannot_come || loan.of_split;
     if (!stays && IsLentAs(loan, id) && BeginHome(id, loan, spare, now)) return;
   }
 }

@@ -52,12 +52,22 @@ absl::Status Lender::Check(const v1::LendBlocks& command, const lending::LoanKey
     return absl::ResourceExhaustedError("this node has borrowed itself");
   if (scheduler_.short_of_blocks())
     return absl::ResourceExhaustedError("this node's own sequences wait for blocks");
-  if (loans_.size() >= kLoansMax || blocks_lent_ + blocks_per_unit() > lend_blocks_max_) {
-    return absl::ResourceExhaustedError(absl::StrCat(loans_.size(), " loans of ", blocks_lent_,
-                                                     " blocks are out, the limits are ", kLoansMax,
-                                                     " and ", lend_blocks_max_));
+  if (loans_.size() >= kLoansMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(loans_.size(), " loans are out, the limit is ", kLoansMax));
   }
   return absl::OkStatus();
+}
+
+void Lender::CountLent(absl::Span<const BlockId> blocks) {
+  for (const BlockId block : blocks) ++lent_[block];
+}
+
+void Lender::UncountLent(absl::Span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    const auto it = lent_.find(block);
+    if (--it->second == 0) lent_.erase(it);
+  }
 }
 
 absl::StatusOr<Lender::Loan> Lender::Take(std::vector<kv::BlockHash> hashes, bool whole) {
@@ -67,8 +77,12 @@ absl::StatusOr<Lender::Loan> Lender::Take(std::vector<kv::BlockHash> hashes, boo
   loan.blocks = pool.MatchBlocks(hashes);
   // With what is here pinned.
   const int64_t spare = std::max<int64_t>(0, pool.counts().available() - Reserve());
-  int64_t blocks = std::min({std::ssize(hashes), std::ssize(loan.blocks) + spare,
-                             lend_blocks_max_ - blocks_lent_}) /
+  // Blocks of other loans are lent already: the debtors of two loans share them.
+  const auto shared = std::find_if(loan.blocks.begin(), loan.blocks.end(),
+                                   [&](BlockId block) { return !lent_.contains(block); }) -
+                      loan.blocks.begin();
+  const int64_t lendable = shared + lend_blocks_max_ - blocks_lent();
+  int64_t blocks = std::min({std::ssize(hashes), std::ssize(loan.blocks) + spare, lendable}) /
                    blocks_per_unit() * blocks_per_unit();
   if (whole && blocks < std::ssize(hashes)) blocks = 0;
   while (std::ssize(loan.blocks) > blocks) {
@@ -78,7 +92,8 @@ absl::StatusOr<Lender::Loan> Lender::Take(std::vector<kv::BlockHash> hashes, boo
   if (blocks == 0) {
     return absl::ResourceExhaustedError(absl::StrCat(
         whole ? "the loan" : "a unit", " has ", whole ? std::ssize(hashes) : blocks_per_unit(),
-        " blocks, ", spare, " are available beside ", Reserve(), " for this node's own sequences"));
+        " blocks, ", spare, " are available beside ", Reserve(), " for this node's own sequences; ",
+        blocks_lent(), " are lent, the limit is ", lend_blocks_max_));
   }
   loan.held = std::ssize(loan.blocks);
   ASSIGN_OR_RETURN(const std::vector<BlockId> fresh, pool.Allocate(blocks - loan.held));
@@ -157,12 +172,12 @@ void Lender::OnLendBlocks(RouterKey router, const v1::LendBlocks& command, bool 
     Serve(key, *loan, command.first_unit(), units);
     ledger_.Send(router, std::move(event));
   }
-  blocks_lent_ += std::ssize(loan->blocks);
+  CountLent(loan->blocks);
   loans_.emplace(key, *std::move(loan));
 }
 
 bool Lender::MakeRoom(int64_t arrived_us, absl::Time now) {
-  if (blocks_lent_ + blocks_per_unit() > lend_blocks_max_ || !scheduler_.HoldBack(arrived_us))
+  if (blocks_lent() + blocks_per_unit() > lend_blocks_max_ || !scheduler_.HoldBack(arrived_us))
     return false;
   Log(LogLevel::kInfo, "a sequence gives way to an older one of another node", {});
   held_until_ = now + kHeldMin;
@@ -217,7 +232,7 @@ void Lender::End(const lending::LoanKey& key, const std::string& why) {
   } else if (!TANDEM_MUTATED(kLoanServedTooLong)) {
     ledger_.Lend(lending::StopServing{.key = key});
   }
-  blocks_lent_ -= std::ssize(loan.blocks);
+  UncountLent(loan.blocks);
   if (loan.lease.has_value()) {
     std::vector<BlockId>& filled = draining_[*loan.lease];
     filled.assign(loan.blocks.begin() + loan.held, loan.blocks.end());

@@ -20,16 +20,19 @@
 //
 // Thread safety: none; the engine thread. Owner: NodeResources.
 // Invariants: the blocks of a loan are pinned until StopServing was issued; at most lend_blocks_max
-// blocks are lent; a node that has debts lends nothing.
+// blocks are lent, where a block of several loans counts once; a node that has debts lends nothing.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/kv/block_hash.h"
 #include "common/lending/lending.h"
 #include "common/node/node_ledger.h"
@@ -71,7 +74,7 @@ class Lender {
 
   bool idle() const { return loans_.empty() && draining_.empty(); }
   int64_t leases() const { return static_cast<int64_t>(by_lease_.size() + draining_.size()); }
-  int64_t blocks_lent() const { return blocks_lent_; }
+  int64_t blocks_lent() const { return std::ssize(lent_); }
 
  private:
   struct Loan {
@@ -97,6 +100,8 @@ class Lender {
   // and allocates the others. kResourceExhausted when there is no room for one, or, with `whole`,
   // for all.
   absl::StatusOr<Loan> Take(std::vector<kv::BlockHash> hashes, bool whole);
+  void CountLent(absl::Span<const BlockId> blocks);
+  void UncountLent(absl::Span<const BlockId> blocks);
   // Opens the lease that fills the loan.
   void OpenLease(const lending::LoanKey& key, Loan& loan, absl::Time deadline);
   // Asks the router to have the blocks that the loan lacks sent here.
@@ -122,7 +127,8 @@ class Lender {
   std::map<LeaseId, lending::LoanKey> by_lease_;
   // Quarantined blocks of loans that ended while they were filled. Bound: lend_blocks_max blocks.
   std::map<LeaseId, std::vector<BlockId>> draining_;
-  int64_t blocks_lent_ = 0;
+  // How many loans each lent block belongs to. Bound: lend_blocks_max blocks.
+  absl::flat_hash_map<BlockId, int32_t> lent_;
   uint64_t next_order_ = 1;
   bool drains_ = false;
   std::optional<absl::Time> held_until_;  // a sequence is held back, at least until then

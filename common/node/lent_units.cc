@@ -11,7 +11,8 @@ engine::UnitSpan LendableUnits(const Sequence& sequence, const engine::EngineSpe
   const int32_t first = sequence.lent_units();
   if (spec.unit_tokens == 0 || sequence.input.prompt_logprobs.has_value()) return {first, first};
   const int64_t needed_here = std::max(1, spec.window_tokens);
-  const int64_t end = std::max<int64_t>(0, sequence.num_computed - needed_here) / spec.unit_tokens;
+  int64_t end = std::max<int64_t>(0, sequence.num_computed - needed_here) / spec.unit_tokens;
+  if (!sequence.generates) end = std::min<int64_t>(end, sequence.input.split_units);
   return {first, std::max(first, static_cast<int32_t>(end))};
 }
 

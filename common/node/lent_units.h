@@ -14,7 +14,9 @@ namespace tandem::node {
 
 // The units after the lent ones that later steps need not have here: all of their tokens are
 // computed, and neither the last computed token nor any that a layer's window reaches is among
-// them. Empty for an engine that does not lend, and for a sequence whose prompt tokens are scored.
+// them. Of a prompt that is computed for another node, only those that it asks for: the others are
+// sent to it. Empty for an engine that does not lend, and for a sequence whose prompt tokens are
+// scored.
 engine::UnitSpan LendableUnits(const Sequence& sequence, const engine::EngineSpec& spec);
 
 // Ordinals [first, end) of the blocks of some units.

@@ -54,7 +54,7 @@ void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
     if (*it != engine::kNoBlock) pool_.Unref(*it);
   for (const engine::LentUnits& lent : sequence.remote.lent) ended_loans_.push_back(lent.loan);
   sequence.remote = {};
-  sequence.gives_up_loans = false;
+  sequence.gives_up_loans = sequence.awaits_loans = false;
   sequence.blocks.clear();
   sequence.num_computed = 0;
   sequence.num_sealed = 0;
@@ -125,6 +125,45 @@ bool SequenceScheduler::AwaitPrompt(SequenceId id) {
   return WindowToReceive(sequence, options_.spec.layout, pool_);
 }
 
+int32_t SequenceScheduler::HoldEndOnly(SequenceId id, int64_t blocks_max) {
+  Sequence& sequence = At(id);
+  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
+  const engine::EngineSpec& spec = options_.spec;
+  const int64_t borrowable = Borrowable(sequence.input);
+  if (borrowable == 0) return 0;
+  const int64_t per_unit = spec.unit_tokens / spec.layout.block_tokens;
+  // With one block for the next token.
+  const int64_t blocks = spec.layout.BlocksFor(sequence.prompt_tokens) + 1;
+  const int64_t units = (std::max<int64_t>(blocks - blocks_max, 0) + per_unit - 1) / per_unit;
+  const int64_t needed_here = std::max(1, spec.window_tokens);
+  const int64_t lendable = (sequence.prompt_tokens - needed_here) / spec.unit_tokens;
+  if (units < 1 || units > lendable || units * per_unit > borrowable) return 0;
+  ReturnBlocks(sequence);
+  sequence.cached_tokens = 0;
+  const auto fresh = pool_.Allocate(blocks - units * per_unit, sequence.input.owner);
+  if (!fresh.ok()) return 0;
+  sequence.blocks.assign(static_cast<size_t>(units * per_unit), engine::kNoBlock);
+  sequence.blocks.insert(sequence.blocks.end(), fresh->begin(), fresh->end());
+  sequence.num_sealed = units * per_unit;
+  sequence.grows = false;
+  return static_cast<int32_t>(units);
+}
+
+void SequenceScheduler::AwaitLoans(SequenceId id, std::vector<engine::LentUnits> lent) {
+  Sequence& sequence = At(id);
+  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld && !lent.empty() &&
+                   BlocksOf(lent.back().units, options_.spec).end == sequence.num_sealed,
+               "sequence ", id.value(), " takes over ", lent.size(), " loans");
+  sequence.remote.lent = std::move(lent);
+  sequence.awaits_loans = true;
+}
+
+void SequenceScheduler::CountLoan(SequenceId id, const std::string& creditor, int32_t units) {
+  LentUse::Lent& lent = At(id).lent_use.creditors[creditor];
+  ++lent.loans;
+  lent.units += units;
+}
+
 void SequenceScheduler::ScheduleAfresh(SequenceId id) {
   ReturnBlocks(At(id));
   Schedule(id);
@@ -163,7 +202,11 @@ int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
   const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
                                    {rows_max, itl_slo, options_.spec.layout.block_tokens});
   if (!sequence.grows) return TakeRows(sequence, rows, options_.spec.layout, pool_);
-  const int64_t needed = options_.spec.layout.BlocksFor(sequence.num_computed + rows);
+  // Once only its end is to be computed, which is sent to another node, it takes all of that.
+  const int64_t to_lend = int64_t{sequence.input.split_units} * options_.spec.unit_tokens;
+  const bool ends = !sequence.generates && sequence.num_computed >= to_lend;
+  const int64_t needed =
+      options_.spec.layout.BlocksFor(ends ? sequence.prompt_tokens : sequence.num_computed + rows);
   const int64_t lacking = needed - static_cast<int64_t>(sequence.blocks.size());
   const int64_t taken = std::min(std::max<int64_t>(lacking, 0), pool_.counts().available());
   const std::vector<BlockId> blocks = *pool_.Allocate(taken, sequence.input.owner);
@@ -189,13 +232,18 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
     short_of_blocks_ = true;
     // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines, and
     // those of units that move to a creditor soon.
-    if (loan_expected_ || !PreemptLast(sequence)) return false;
+    if (loan_expected_ || !sequence.generates || !PreemptLast(sequence)) return false;
   }
 }
 
 void SequenceScheduler::ComputeAgain(Sequence& sequence) {
   if (sequence.phase == SequencePhase::kParked) return;
   ++recomputed_for_loans_;
+  if (!sequence.generates) {
+    Park(sequence.id);
+    splits_lost_.push_back(sequence.id);
+    return;
+  }
   Preempt(sequence);
 }
 
@@ -240,7 +288,7 @@ bool SequenceScheduler::HoldBack(int64_t arrived_us) {
     const bool younger = arrived_us > 0 && sequence->input.arrived_us > arrived_us;
     const int64_t blocks = options_.spec.layout.BlocksFor(std::ssize(sequence->tokens));
     const bool large = sequence->outgrows && 2 * blocks > options_.num_blocks;
-    if (!younger || !large || sequence->held_back) continue;
+    if (!younger || !large || sequence->held_back || !sequence->generates) continue;
     if (last == nullptr || last->input.arrived_us < sequence->input.arrived_us) last = sequence;
   }
   if (last == nullptr) return false;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,6 +46,10 @@ struct SequenceInput {
   int64_t borrow_blocks_max = 0;           // beside the node's own; 0 = none
   int64_t arrived_us = 0;                  // at its router, by that one's clock; 0 = unknown
   bool forks_follow = false;               // others will copy the prompt's end (sequence_fork.h)
+  // Of a prompt that is computed for another node: its first units, which creditors are to keep,
+  // and that node, which is asked to keep none of them.
+  int32_t split_units = 0;
+  std::string split_receiver;
 };
 
 // Errors: kInvalidArgument names the field, its value and what the model `spec` allows. Takes a
@@ -74,6 +79,13 @@ enum class SequencePhase {
 
 // What a sequence's loans have cost it, and how much of its attention was computed here.
 struct LentUse {
+  // Loans that were used, and their units.
+  struct Lent {
+    int32_t loans = 0;
+    int64_t units = 0;
+  };
+  // By creditor. Bound: the nodes of the fleet.
+  std::map<std::string, Lent> creditors;
   int32_t units_max = 0;  // lent at a time
   int64_t steps = 0;      // that asked creditors
   // Tokens that its rows attended to, each row's counted: with creditors, and in all.
@@ -103,6 +115,8 @@ struct Sequence {
   // The pool cannot hold its prompt: it takes blocks as it is computed, and lends units meanwhile.
   bool grows = false;
   bool outgrows = false;        // the pool cannot hold all tokens that it may have
+  bool generates = true;        // otherwise its prompt is computed for another node
+  bool awaits_loans = false;    // takes part in no step until its loans were taken over
   bool gives_up_loans = false;  // and is computed again, when the running step ends
   bool held_back = false;       // waits until an older sequence of another node has memory
   int64_t num_computed = 0;     // tokens whose KV lies in `blocks`
@@ -129,6 +143,8 @@ struct Sequence {
   }
   // Whether it takes no part in steps until its constraint has read and computed (ConstraintTurns).
   bool awaits_constraint() const { return input.matcher.has_value() && !input.matcher->ready(); }
+  // Whether it takes no part in the next step.
+  bool sits_out() const { return awaits_constraint() || awaits_loans; }
   int32_t lent_units() const { return remote.lent.empty() ? 0 : remote.lent.back().units.end; }
   int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - num_computed; }
 };

@@ -95,6 +95,7 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->prompt_tokens = prompt_tokens;
   sequence->salt = SaltOf(input);
   sequence->outgrows = blocks_max > options_.num_blocks;
+  sequence->generates = generates;
   sequence->input = std::move(input);
   if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
     return absl::ResourceExhaustedError(
@@ -196,7 +197,8 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   // Growing may preempt later sequences: they are behind the iterator.
   for (auto it = running_.begin(); it != running_.end(); ++it) {
     Sequence& sequence = *it->second;
-    if (sequence.awaits_constraint()) continue;
+    // A prompt that was computed for another node stays until its units are lent.
+    if (sequence.sits_out() || sequence.remaining() == 0) continue;
     const std::optional<BlockId> fork =
         sequence.remote.lent.empty() ? PinForkOf(sequence) : std::nullopt;
     if (!fork.has_value() && (sequence.remaining() != 1 || !Grow(sequence))) continue;
@@ -205,7 +207,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   }
   for (const auto& [id, sequence] : running_) {
     if (rows == 0) break;
-    if (sequence->remaining() <= 1 || sequence->in_step || sequence->awaits_constraint()) continue;
+    if (sequence->remaining() <= 1 || sequence->in_step || sequence->sits_out()) continue;
     const int64_t chunk = ChunkOf(*sequence, rows);
     if (chunk == 0 && sequence->grows) continue;
     if (chunk == 0) break;
@@ -341,7 +343,7 @@ bool SequenceScheduler::PlanSuspect() {
     suspects_.pop_back();
     if (it == sequences_.end() || it->second->phase != SequencePhase::kRunning) continue;
     Sequence& sequence = *it->second;
-    if (sequence.awaits_constraint()) continue;
+    if (sequence.sits_out()) continue;
     if (sequence.remaining() == 1 && !Grow(sequence)) continue;
     const int64_t rows = TakeRows(sequence,
                                   std::min({sequence.remaining(), options_.max_batch_tokens,

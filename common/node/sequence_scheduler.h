@@ -135,6 +135,10 @@ class SequenceScheduler {
   // windowed layers lands in slots that this takes. False when there are too few: the sequence can
   // then only be released. REQUIRES: held.
   bool AwaitPrompt(SequenceId id);
+  // Gives back its blocks and takes some for the prompt's end and one more, at most `blocks_max`:
+  // the units before them will lie with creditors. Returns how many units that are; 0: the prompt
+  // cannot be cut like that, and it may hold no blocks any more. REQUIRES: held.
+  int32_t HoldEndOnly(SequenceId id, int64_t blocks_max);
   // As Schedule, for a sequence that cannot continue from what has arrived, because the windowed
   // layers' part is missing: it takes its blocks again, from the cache and free ones. REQUIRES:
   // held; nothing can arrive any more.
@@ -181,9 +185,18 @@ class SequenceScheduler {
   // The units of the last loan of `id` are back in `blocks`, whose references it takes over.
   // REQUIRES: `id` is not in the running step.
   void TakeHome(SequenceId id, absl::Span<const BlockId> blocks);
+  // The units before those that `id` received lie with creditors, under these loans; it sits out
+  // until EndAwaitLoans. REQUIRES: held; HoldEndOnly; the units are those that it named.
+  void AwaitLoans(SequenceId id, std::vector<engine::LentUnits> lent);
+  void EndAwaitLoans(SequenceId id) { At(id).awaits_loans = false; }
+  // A loan of the sequence is used from now on, for LentUse.
+  void CountLoan(SequenceId id, const std::string& creditor, int32_t units);
   // Computes the sequence again, because a creditor lost or recalled what it had lent. All its
-  // loans end.
+  // loans end. A prompt that is computed for another node is parked instead: what was sent of it
+  // may be wrong.
   void GiveUpLoans(SequenceId id);
+  // Prompts that were parked like that since the last call.
+  std::vector<SequenceId> TakeSplitsLost() { return std::exchange(splits_lost_, {}); }
   // For the Lender: of the running sequences that are longer than half of the pool, may outgrow it,
   // and came to their router after `arrived_us`, the one that came last gives up its blocks and
   // loans, and waits until EndHoldBack; it is then computed again. False when there is none, or it
@@ -310,6 +323,8 @@ class SequenceScheduler {
   uint64_t next_id_ = 1;
   // Bound: the loans of the sequences; the Borrower takes them after each step.
   std::vector<LoanId> ended_loans_;
+  // Bound: the sequences; the core takes them before each step.
+  std::vector<SequenceId> splits_lost_;
   bool loan_expected_ = false;
   bool short_of_blocks_ = false;  // a sequence waits or stalls because blocks are missing
   int64_t preemption_count_ = 0;

@@ -415,7 +415,8 @@ void KvReceiver::InstallIfComplete(Lease& lease) {
       .receive_time = lease.receiving.total(),
       .hidden_time = lease.receiving.total() - exposed,
       .beyond_time = std::max(absl::ZeroDuration(), installed_at - exposed_from - exposed),
-      .transport = context_.transport.TransportName(*lease.sender)});
+      .transport = context_.transport.TransportName(*lease.sender),
+      .loans = {lease.fin->loans().begin(), lease.fin->loans().end()}});
   Forget(lease, lease.epoch);
 }
 

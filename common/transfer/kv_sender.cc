@@ -142,6 +142,7 @@ void KvSender::Handle(const FinishExport& command) {
   }
   exported->first_token = command.first_token;
   exported->tokens = command.tokens;
+  exported->loans = command.loans;
   exported->computed_at =
       command.computed_at == absl::InfinitePast() ? context_.now : command.computed_at;
   QueueReady(*exported, /*all=*/true);
@@ -296,6 +297,7 @@ void KvSender::SendFin(Export& exported) {
   frame.mutable_fin()->set_data_frames(exported.data_frames);
   *frame.mutable_fin()->mutable_first_token() = *exported.first_token;
   *frame.mutable_fin()->mutable_tokens() = exported.tokens;
+  for (const v1::KvLoan& loan : exported.loans) *frame.mutable_fin()->add_loans() = loan;
   const absl::Duration since = std::max(absl::ZeroDuration(), context_.now - exported.computed_at);
   frame.mutable_fin()->set_computed_us_ago(static_cast<uint64_t>(absl::ToInt64Microseconds(since)));
   context_.SendControl(exported.peer, std::move(frame));

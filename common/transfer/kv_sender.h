@@ -75,6 +75,7 @@ class KvSender {
     std::optional<v1::GeneratedToken> first_token;  // set by FinishExport
     v1::TokensBySource tokens;                      // likewise
     absl::Time computed_at;                         // likewise
+    std::vector<v1::KvLoan> loans;                  // likewise
     absl::Time first_push_at = absl::InfiniteFuture();
     absl::Time repeat_fin_at = absl::InfiniteFuture();
     bool fin_sent = false;

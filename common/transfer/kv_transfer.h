@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "tandem/v1/common.pb.h"
+#include "tandem/v1/kv.pb.h"
 
 namespace tandem::transfer {
 
@@ -88,6 +89,8 @@ struct FinishExport {
   // When all was computed. TransferService sets it; otherwise it is the time at which the command
   // is handled.
   absl::Time computed_at = absl::InfinitePast();
+  // Of the prompt's units before the export's blocks, in order: they lie with creditors.
+  std::vector<v1::KvLoan> loans;
 };
 // Gives an export up; ExportFailed(kCancelled) follows once no send is in flight.
 struct CancelExport {
@@ -118,7 +121,8 @@ struct LeaseInstalled {
   // later, to all verified, without receive_time's part of it: what the transfer costs beyond
   // prefill and wire.
   absl::Duration beyond_time;
-  std::string transport;  // "shm", "shm+mapped", "tcp", "inproc"
+  std::string transport;          // "shm", "shm+mapped", "tcp", "inproc"
+  std::vector<v1::KvLoan> loans;  // as in FinishExport
 };
 // The current epoch's sender failed (abort, lost, deadline, repeated checksum failure). The lease
 // stays reserved until RaiseEpoch or CloseLease. Sent at most once per epoch.

@@ -25,7 +25,7 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens) {
 }
 
 void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
-                          int32_t local_prefill_tokens_max) {
+                          int32_t local_prefill_tokens_max, int64_t prefill_blocks) {
   v1::NodeCommand command;
   v1::StartDecode& start = *command.mutable_start_decode();
   *start.mutable_leg() = commands_.NameOf(state_.attempt);
@@ -38,6 +38,7 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
   if (const Node* node = context_.fleet.Find(state_.node); node != nullptr)
     start.set_borrow_blocks_max(node->borrow_blocks_max);
   start.set_arrived_us(absl::ToUnixMicros(input.arrived));
+  start.set_prefill_blocks(prefill_blocks);
   start.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   commands_.Send(state_.node, std::move(command));
 }
@@ -53,6 +54,7 @@ void DecodeLeg::OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens) 
   state_.computes_locally = reserved.computes_locally();
   if (!state_.computes_locally) EndLocalPrefill();
   state_.cached_tokens = std::clamp<int64_t>(reserved.cached_tokens(), 0, prompt_tokens);
+  state_.lent_units = std::max(0, reserved.lent_units());
   state_.received_tokens =
       std::clamp<int64_t>(reserved.received_tokens(), 0, prompt_tokens - state_.cached_tokens);
 }

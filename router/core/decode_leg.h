@@ -34,9 +34,9 @@ class DecodeLeg {
   // `prompt_tokens`: of the prompt as placed. REQUIRES: !live(); the node has joined.
   void Place(const Placement& placement, int64_t prompt_tokens);
   // Asks the node for a lease. `local_prefill_tokens_max`: uncached prompt tokens that the node
-  // computes itself; -1 = all of them.
+  // computes itself; -1 = all of them. `prefill_blocks`: as StartDecode's.
   void SendStart(const RequestInput& input, v1::SequenceSpec sequence,
-                 int32_t local_prefill_tokens_max);
+                 int32_t local_prefill_tokens_max, int64_t prefill_blocks);
   // The node granted the lease, or (after SendNewEpoch) says what the prompt still lacks.
   // `prompt_tokens`: as for Place.
   void OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens);
@@ -56,6 +56,11 @@ class DecodeLeg {
     return state_.live && state_.node == node && leg.attempt() == state_.attempt;
   }
 
+  // As Is, also for a leg that has ended.
+  bool WasAt(NodeKey node, const v1::Leg& leg) const {
+    return state_.node == node && leg.attempt() == state_.attempt;
+  }
+
   NodeKey node() const { return state_.node; }
   const std::string& node_id() const { return state_.node_id; }
   uint32_t attempt() const { return state_.attempt; }
@@ -70,6 +75,8 @@ class DecodeLeg {
   uint64_t lease() const { return state_.lease; }
   uint32_t epoch() const { return state_.epoch; }
   int64_t cached_tokens() const { return state_.cached_tokens; }
+  // The prompt's first units, which the prefill node is to lend.
+  int32_t lent_units() const { return state_.lent_units; }
   // Prompt tokens that need no sender: cached, or received from an earlier one.
   int64_t tokens_held() const { return state_.cached_tokens + state_.received_tokens; }
 
@@ -89,6 +96,7 @@ class DecodeLeg {
     uint64_t lease = 0;
     uint32_t epoch = 0;
     int64_t cached_tokens = 0, received_tokens = 0;
+    int32_t lent_units = 0;
   };
 
   const SequenceContext context_;

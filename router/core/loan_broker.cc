@@ -18,7 +18,9 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
   const int64_t needed = moves ? std::ssize(hashes) : std::ssize(hashes) / wanted.units();
   absl::flat_hash_set<absl::string_view> avoided(wanted.avoid_node_ids().begin(),
                                                  wanted.avoid_node_ids().end());
-  if (moves) avoided.insert(wanted.from_node_id());
+  // A loan that is taken over stays where it is, if its creditor grants it.
+  const bool taken_over = moves && wanted.prefer_node_id() == wanted.from_node_id();
+  if (moves && !taken_over) avoided.insert(wanted.from_node_id());
   const PrefixIndex::Matches holders = index_.DeepestHolders(hashes, kCreditorsMax, 0);
   const auto held_by = [&](const Node& node) {
     for (const auto& group : holders)
@@ -34,7 +36,9 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
   places.reserve(static_cast<size_t>(fleet_.size()));
   // What most nodes fail comes first: with a thousand of them, this loop is the ranking's cost.
   for (const Node* node : fleet_.by_slot()) {
-    if (node == nullptr || LendableNow(*node) < needed || node == &debtor) continue;
+    if (node == nullptr || node == &debtor) continue;
+    const bool holds = taken_over && node->id.value() == wanted.from_node_id();
+    if (!holds && LendableNow(*node) < needed) continue;
     if (node->numerics_id != debtor.numerics_id || avoided.contains(node->id.value())) continue;
     const int32_t held = holders_found ? held_by(*node) : 0;
     const auto link = node->links_in.find(debtor.slot);
@@ -128,8 +132,10 @@ void LoanBroker::AskNext(Questions::iterator it, absl::Time now) {
   lend.set_first_unit(question.wanted.first_unit());
   lend.set_units(question.wanted.units());
   lend.set_hashes(question.wanted.hashes());
-  lend.set_from_node_id(question.wanted.from_node_id());
-  lend.set_from_incarnation(question.wanted.from_incarnation());
+  if (creditor->id.value() != question.wanted.from_node_id()) {
+    lend.set_from_node_id(question.wanted.from_node_id());
+    lend.set_from_incarnation(question.wanted.from_incarnation());
+  }
   lend.set_arrived_us(question.wanted.arrived_us());
   actions_.commands.emplace_back(creditor->key, std::move(command));
 }

@@ -45,6 +45,12 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::Se
   prefill.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   state_.holder = holder;
   state_.scored = input.prompt_logprobs.has_value();
+  if (decode.lent_units() > 0) {
+    prefill.set_lent_units(decode.lent_units());
+    if (const Node* node = context_.fleet.Find(state_.node); node != nullptr)
+      prefill.set_borrow_blocks_max(node->borrow_blocks_max);
+    prefill.set_arrived_us(absl::ToUnixMicros(input.arrived));
+  }
   const Node* from = holder.has_value() ? context_.fleet.Find(holder->node) : nullptr;
   if (from != nullptr) {
     prefill.set_fetch_from_node_id(from->id.value());

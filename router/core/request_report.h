@@ -59,6 +59,8 @@ class RequestReport {
   void OnPrefill(const std::string& prefill_node);
   void OnPrefillFinished(const v1::TokensBySource& tokens);
   void OnInstalled(const v1::Installed& installed);
+  // What the leg's loans were.
+  void OnLent(const v1::LentUse& lent) { *route_.mutable_lent() = lent; }
 
   v1::Route Route(int32_t attempts) const;
   // `prompt_tokens`: of the prompt as the client sent it. Cached tokens are the prompt minus what

@@ -45,16 +45,53 @@ void SequenceLegs::Start(const Placement& placement, bool wants_scores) {
   decode_.Place(placement, prompt_.size());
   TouchPrefix(placement.decode, placement.decode_cached_tokens);
   prefill_.Clear();
+  int32_t local_max = placement.local_prefill_tokens_max;
+  int64_t prefill_blocks = 0;
   const Node* keeper = retained_.has_value() ? context_.fleet.Find(retained_->node) : nullptr;
   if (keeper != nullptr) {
     PlanPrefill(keeper->key, prompt_.size());
     prefill_.MarkRetained();
+    local_max = 0;
   } else if (placement.prefill.has_value()) {
-    PlanPrefill(*placement.prefill, placement.prefill_cached_tokens);
+    const Node& node = *context_.fleet.Find(*placement.prefill);
+    if (!wants_scores && !was_split_)
+      prefill_blocks = BlocksToLendFrom(node, *context_.fleet.Find(placement.decode));
+    if (prefill_blocks > 0 || CanCompute(node))
+      PlanPrefill(*placement.prefill, placement.prefill_cached_tokens);
+    else
+      local_max = -1;
   }
   // Retained KV is always sent, however short the prompt is.
-  decode_.SendStart(input_, commands_.SpecOf(prompt_, wants_scores),
-                    keeper != nullptr ? 0 : placement.local_prefill_tokens_max);
+  decode_.SendStart(input_, commands_.SpecOf(prompt_, wants_scores), local_max, prefill_blocks);
+}
+
+int64_t SequenceLegs::BlocksToLendFrom(const Node& prefill, const Node& decode) const {
+  const int64_t tokens = prompt_.size();
+  const bool beyond_prefill = prefill.blocks_for(tokens) > prefill.num_blocks;
+  const bool beyond_decode = decode.blocks_beyond(tokens) > 0;
+  const bool alike =
+      prefill.lending_unit_tokens > 0 && prefill.lending_unit_tokens == decode.lending_unit_tokens;
+  if (!(beyond_prefill || beyond_decode) || !alike) return 0;
+  // The decode node keeps what both nodes have room for (decode_node/decode_lending.cc).
+  const int64_t kept = std::min(beyond_decode ? decode.num_blocks / 2 : decode.num_blocks,
+                                beyond_prefill ? prefill.num_blocks / 2 : prefill.num_blocks);
+  const int64_t lent = decode.blocks_for(tokens) + 1 - kept +
+                       decode.lending_unit_tokens / std::max(1, decode.block_tokens);
+  return lent <= context_.fleet.SpareBeside(prefill, decode, tokens) ? prefill.num_blocks : 0;
+}
+
+bool SequenceLegs::CanCompute(const Node& prefill) const {
+  const int64_t blocks = prefill.blocks_for(prompt_.size());
+  const int64_t lent_tokens = int64_t{decode_.lent_units()} * prefill.lending_unit_tokens;
+  if (decode_.lent_units() > 0 && lent_tokens == 0) return false;
+  return blocks <= prefill.num_blocks ||
+         blocks - lent_tokens / prefill.block_tokens <= prefill.num_blocks / 2;
+}
+
+std::optional<PairPlacement::PrefillPlace> SequenceLegs::FindPrefill(absl::Time now) {
+  auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node());
+  if (place.has_value() && !CanCompute(*context_.fleet.Find(place->node))) place.reset();
+  return place;
 }
 
 void SequenceLegs::PlanPrefill(NodeKey node, int64_t cached_tokens) {
@@ -73,7 +110,7 @@ void SequenceLegs::TouchPrefix(NodeKey key, int64_t cached_tokens) {
 bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
   if (!prefill_.PlanHolds()) {
     prefill_.ReleaseTokens();
-    const auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node());
+    const auto place = FindPrefill(now);
     if (!place.has_value()) return false;
     PlanPrefill(place->node, place->cached_tokens);
   }
@@ -81,6 +118,7 @@ bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
     retained_.reset();
     decode_.MarkMoved();
   }
+  was_split_ |= decode_.lent_units() > 0;
   // Scores need every row, and retained KV is complete.
   const bool may_fetch = !wants_scores && !prefill_.retained();
   const auto holder = may_fetch ? FindHolder(now) : std::nullopt;
@@ -129,8 +167,9 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   return fetch.pays() ? best : std::nullopt;
 }
 
-void SequenceLegs::BeginNewEpoch(absl::Time now) {
-  const auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node());
+void SequenceLegs::BeginNewEpoch(absl::Time now, bool may_send) {
+  std::optional<PairPlacement::PrefillPlace> place;
+  if (may_send && decode_.lent_units() == 0) place = FindPrefill(now);
   decode_.SendNewEpoch(place.has_value() ? context_.options.local_prefill_tokens_max : -1);
   if (place.has_value()) PlanPrefill(place->node, place->cached_tokens);
 }

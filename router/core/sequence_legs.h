@@ -60,8 +60,9 @@ class SequenceLegs {
   // no node takes it. REQUIRES: the decode leg is reserved.
   bool StartPrefill(bool wants_scores, absl::Time now);
   // After a prefill leg ended early: asks the decode node, under a new epoch, what the prompt still
-  // lacks, and plans another prefill leg. REQUIRES: the decode leg is reserved.
-  void BeginNewEpoch(absl::Time now);
+  // lacks, and plans another prefill leg if one `may_send`; otherwise the decode node computes the
+  // rest. REQUIRES: the decode leg is reserved.
+  void BeginNewEpoch(absl::Time now, bool may_send = true);
 
   // The draining decode node gave the leg up and keeps its KV until it is told to send or drop it.
   void RetainDecodeLeg() { retained_ = Retained{decode_.node(), decode_.attempt()}; }
@@ -87,6 +88,13 @@ class SequenceLegs {
   // holds most of it, if fetching that is predicted to take less time than computing it; of equal
   // ones the decode node, then the one that sends fewer prompts' KV.
   std::optional<PrefillLeg::Holder> FindHolder(absl::Time now);
+  // Blocks of the prefill node, if it can compute the prompt and lend its beginning because one of
+  // the two nodes cannot hold it; 0: it cannot, or need not.
+  int64_t BlocksToLendFrom(const Node& prefill, const Node& decode) const;
+  // Whether the node can compute what the decode leg asks for.
+  bool CanCompute(const Node& prefill) const;
+  // Another node for the prefill leg, if one can compute it.
+  std::optional<PairPlacement::PrefillPlace> FindPrefill(absl::Time now);
   // Plans the prefill leg on `node`, which holds `cached_tokens` of the prompt.
   void PlanPrefill(NodeKey node, int64_t cached_tokens);
   // The index forgets the prefix that the node is expected to hold later than others.
@@ -100,6 +108,9 @@ class SequenceLegs {
   PrefillLeg prefill_;
   std::optional<Retained> retained_;
   FailedNodes failed_;
+  // A prefill node was told to lend the prompt's beginning. It is tried once: if that fails, the
+  // decode node computes the prompt piece by piece.
+  bool was_split_ = false;
 };
 
 }  // namespace tandem::router

@@ -125,7 +125,7 @@ void SequenceMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Ti
       if (legs_.decode().Is(node, refused.leg()))
         OnDecodeRefused(refused, now);
       else if (legs_.prefill().Is(node, refused.leg()))
-        OnPrefillFailed(FailureOf(refused.status()), now);
+        OnPrefillRefused(FailureOf(refused.status()), now);
       break;
     }
     case v1::NodeEvent::kPrefillFinished:
@@ -143,6 +143,9 @@ void SequenceMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Ti
       if (legs_.decode().Is(node, event.installed().leg())) OnInstalled(event.installed(), now);
       break;
     case v1::NodeEvent::kLegFinished:
+      // The last token of the same message may have ended the leg.
+      if (legs_.decode().WasAt(node, event.leg_finished().leg()) && event.leg_finished().has_lent())
+        answer_.report().OnLent(event.leg_finished().lent());
       if (legs_.decode().Is(node, event.leg_finished().leg()))
         OnLegFinished(event.leg_finished(), now);
       break;
@@ -347,70 +350,6 @@ void SequenceMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Ti
     else
       Fail(why);
   }
-}
-
-// ---- retries
-
-bool SequenceMachine::CountAttempt(const absl::Status& why) {
-  if (attempts_ < context_.options.attempts_max) {
-    ++attempts_;
-    return true;
-  }
-  Fail(absl::UnavailableError(absl::StrCat("the router gave up after ", attempts_,
-                                           " attempts; the last one failed: ", why.message())));
-  return false;
-}
-
-void SequenceMachine::GiveUpDecode(const absl::Status& why, absl::Time now) {
-  legs_.Avoid(legs_.decode().node(), now + kFailureMemory);
-  Replace(why, now);
-}
-
-void SequenceMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
-  // A draining node leaves as soon as its last export is acknowledged, often before the receiver's
-  // Installed arrives here. That is no failure, so it costs no attempt and no retry.
-  const bool retained = legs_.prefill().retained();
-  if (answer_.complete() || (!retained && !context_.retries.HasRoom(now))) return Replace(why, now);
-  LogRetry("retrying the prefill leg", legs_.prefill().node_id(), why);
-  legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
-  legs_.prefill().End("replaced");
-  if (!retained) {
-    if (!CountAttempt(why)) return;
-    context_.retries.Take(/*retry=*/1, now);
-  }
-  legs_.BeginNewEpoch(now);
-  Enter(State::kReserving, now + context_.options.reserve_deadline);
-}
-
-void SequenceMachine::Replace(const absl::Status& why, absl::Time now) {
-  // The answer is complete, and the sequence only waited until its prompt's KV lay on the decode
-  // node for the sequences beside it. There is nothing left to place.
-  if (answer_.complete()) {
-    answer_.End(answer_.finish());
-    legs_.End("the answer is complete");
-    return;
-  }
-  LogRetry("placing the sequence again", legs_.decode().node_id(), why);
-  const Node* node = context_.fleet.Find(legs_.decode().node());
-  const bool drains = node != nullptr && node->draining;
-  legs_.prefill().End("the decode leg is gone");
-  legs_.decode().End("replaced");
-  legs_.decode().ForgetInstalled();
-  if (!drains && !CountAttempt(why)) return;
-  not_before_ = now + context_.retries.Take(attempts_ - 1, now);
-  state_ = State::kQueued;
-  queued_since_ = now;
-}
-
-void SequenceMachine::LogRetry(absl::string_view what, const std::string& node,
-                               const absl::Status& why) const {
-  Log(LogLevel::kWarning, what,
-      {{"request_id", input_.id.value()},
-       {input_.trace_id.empty() ? "" : "trace_id", input_.trace_id},
-       {"node_id", node},
-       {"attempt", attempts_},
-       {"delivered_tokens", answer_.delivered().size()},
-       {"why", why.message()}});
 }
 
 // ---- ends

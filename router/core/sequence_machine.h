@@ -130,6 +130,7 @@ class SequenceMachine {
   // trusted.
   void OnLeaseInDoubt(const absl::Status& why, absl::Time now);
   void OnPrefillFailed(const absl::Status& why, absl::Time now);
+  void OnPrefillRefused(const absl::Status& why, absl::Time now);
   // An error: the leg that sent the token must be given up.
   absl::Status Offer(const v1::GeneratedToken& token, bool count_duplicate, absl::Time now);
   // Compares the first token's time with what was predicted for it.

@@ -204,24 +204,36 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   return joined;
 }
 
+int64_t Fleet::SpareOf(const Node& node) {
+  return node.draining || node.legs_beyond_pool > 0 ? 0 : node.lend_blocks_max;
+}
+
+int64_t Fleet::SpareBeside(const Node& prefill, const Node& decode, int64_t prompt_tokens) const {
+  int64_t spare = 0;
+  for (const auto& [key, node] : by_key_)
+    if (node.get() != &prefill && node.get() != &decode) spare += SpareOf(*node);
+  const int64_t needed_elsewhere = blocks_beyond_pools_ - decode.blocks_beyond(prompt_tokens);
+  return std::max<int64_t>(0, spare * kBorrowedShareMax / 100 - needed_elsewhere);
+}
+
 void Fleet::UpdateBorrowing() {
-  // Of what nodes with legs beyond their pools lend, nothing is counted: they borrow themselves.
   int64_t lendable = 0, spare = 0;
-  const auto spare_of = [](const Node& node) {
-    return node.draining || node.legs_beyond_pool > 0 ? 0 : node.lend_blocks_max;
-  };
   for (const auto& [key, node] : by_key_) {
     if (!node->draining) lendable += node->lend_blocks_max;
-    spare += spare_of(*node);
+    spare += SpareOf(*node);
   }
   for (auto& [key, node] : by_key_) {
-    if (node->role != v1::NODE_ROLE_DECODE || node->lending_address.empty()) continue;
+    if (node->lending_address.empty()) continue;
+    if (node->role != v1::NODE_ROLE_DECODE) {
+      node->borrow_blocks_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
+      continue;
+    }
     decode_capacities_.erase(decode_capacities_.find(node->capacity_tokens()));
     decode_prompt_capacities_.erase(decode_prompt_capacities_.find(node->prompt_capacity_tokens()));
     node->borrow_blocks_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
     decode_prompt_capacities_.insert(node->prompt_capacity_tokens());
     decode_capacities_.insert(node->capacity_tokens());
-    const int64_t others = (spare - spare_of(*node)) * kBorrowedShareMax / 100;
+    const int64_t others = (spare - SpareOf(*node)) * kBorrowedShareMax / 100;
     node->borrow_blocks_now =
         node->legs_beyond_pool > 0 ? 0 : std::max<int64_t>(0, others - blocks_beyond_pools_);
     order_.Update(*node);

@@ -81,7 +81,7 @@ struct Node {
   int64_t lend_blocks_max = 0;  // that it lends at most
   int32_t lending_unit_tokens = 0;
   int64_t blocks_lendable = 0;    // of its running sequences, as last reported
-  int64_t borrow_blocks_max = 0;  // of a decode node that borrows: what all others lend at most
+  int64_t borrow_blocks_max = 0;  // of a node that borrows: what all others lend at most
   double kv_bytes_per_token = 0;
 
   bool draining = false;
@@ -299,6 +299,9 @@ class Fleet {
   int64_t decode_capacity_tokens() const {
     return decode_capacities_.empty() ? 0 : *decode_capacities_.rbegin();
   }
+  // Blocks of a prompt that nodes beside these two can lend now, as borrow_blocks_now of `decode`
+  // counts them for a leg that is placed there.
+  int64_t SpareBeside(const Node& prefill, const Node& decode, int64_t prompt_tokens) const;
   // Whether a node lends: what a decode node can hold then depends on the others.
   bool lends() const { return lends_; }
   // KV blocks of all decode nodes together.
@@ -325,6 +328,8 @@ class Fleet {
     absl::Time last_heard;
   };
   NodeSlot TakeSlot();
+  // Of what nodes with legs beyond their pools lend, nothing is counted: they borrow themselves.
+  static int64_t SpareOf(const Node& node);
   // The nodes that lend have changed: sets what each decode node may borrow.
   void UpdateBorrowing();
   // Changes the figures of a node that has joined, and its place in the order.

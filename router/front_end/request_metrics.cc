@@ -66,6 +66,9 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
         counters.loans_moved());
   count("tandem_node_loans_home_total", "Loans of the node whose KV came home.",
         counters.loans_home());
+  count("tandem_node_loans_taken_over_total",
+        "Loans of prompts that prefill nodes lent, taken over by the node.",
+        counters.loans_taken_over());
   count("tandem_node_lending_answers_total",
         "Questions about lent KV that the node has answered for other nodes.",
         counters.lending_answers());

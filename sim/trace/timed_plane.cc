@@ -86,7 +86,8 @@ bool TimedPlane::Install(const Export& sent, absl::Time now) {
       .bytes_received = sent.bytes,
       .transfer_time = std::max(absl::ZeroDuration(), now - sent.first_push),
       .receive_time = sent.on_wire,
-      .transport = "timed"});
+      .transport = "timed",
+      .loans = sent.finish.loans});
   return true;
 }
 

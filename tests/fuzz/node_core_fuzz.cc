@@ -64,6 +64,15 @@ class ChoosingKvPlane {
     transfer::LeaseInstalled installed{.lease = id, .epoch = lease.epoch, .transport = "chosen"};
     installed.first_token.set_token_id(odd_.Int(40));
     installed.first_token.set_index(odd_.Int(3));
+    // Of a split prompt: mostly units that follow each other.
+    int32_t next = 0;
+    for (uint64_t i = random_.Below(4); i > 0; --i) {
+      v1::KvLoan& loan = installed.loans.emplace_back();
+      loan.set_first_unit(random_.Below(8) == 0 ? odd_.Int(4) : next);
+      loan.set_units(random_.Below(8) == 0 ? odd_.Int(4) : 1);
+      loan.set_creditor_node_id(random_.Below(8) == 0 ? "" : "c");
+      next += 1;
+    }
     leases_.erase(leases_.begin());
     return installed;
   }

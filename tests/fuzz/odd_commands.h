@@ -105,6 +105,7 @@ class OddCommands {
     run.set_deadline_s(Real());
     run.set_borrow_blocks_max(static_cast<int64_t>(Number(12)));
     run.set_arrived_us(static_cast<int64_t>(Number(4)));
+    if (random_.Below(2) == 0) run.set_prefill_blocks(static_cast<int64_t>(Number(12)));
   }
   // Of few blocks, so that some are here already.
   std::string Hashes(uint64_t count) {
@@ -155,6 +156,9 @@ class OddCommands {
     prefill.set_receiver_address("address");
     prefill.set_receiver_host("host");
     prefill.set_deadline_s(Real());
+    if (random_.Below(2) == 0) prefill.set_lent_units(Int(4));
+    prefill.set_borrow_blocks_max(static_cast<int64_t>(Number(12)));
+    prefill.set_arrived_us(static_cast<int64_t>(Number(4)));
   }
 
   Random& random_;

@@ -10,6 +10,7 @@
 
 #include "common/config/process_main.h"
 #include "common/model/model_path.h"
+#include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
 
@@ -36,7 +37,7 @@ std::unique_ptr<TestCluster> Start(Flags flags) {
 }
 
 struct Lent {
-  int64_t units = 0, answers = 0, lost = 0;
+  int64_t units = 0, answers = 0, lost = 0, taken_over = 0;
   int64_t moved = 0;                   // to another creditor, or home
   int64_t blocks_lent = 0, debts = 0;  // now
 };
@@ -49,6 +50,7 @@ Lent LentIn(TestCluster& cluster) {
     lent.units += node.counters().units_lent();
     lent.answers += node.counters().lending_answers();
     lent.lost += node.counters().loans_lost();
+    lent.taken_over += node.counters().loans_taken_over();
     lent.moved += node.counters().loans_moved() + node.counters().loans_home();
     lent.blocks_lent += node.load().blocks_lent();
     lent.debts += node.load().debts_size();
@@ -98,6 +100,36 @@ TEST(Lending, SequencesLongerThanAnyPoolGetTheSameTokens) {
   EXPECT_EQ(small->Stop(), "exit code 0");
 }
 
+// The prompt is longer than any node's pool. The prefill node lends its beginning to the other
+// decode nodes, and the decode node takes the loans over. The trace names the creditors.
+TEST(Lending, APrefillNodesLongPromptIsSplit) {
+  const auto small = Start({"--engine=hash", "--hash-row-time=200us", "--prefill=1", "--decode=3",
+                            "--kv-blocks=48", "--block-tokens=16", "--lend-fraction=0.8"});
+  const auto large = Start(kLarge);
+  ASSERT_TRUE(small != nullptr && large != nullptr);
+  v1::GenerateRequest request = Request(850, 40, 11);
+  const Answer expected = large->Generate(request);
+  ASSERT_OK(expected.status);
+  request.set_request_id("long");
+  const Answer answer = small->Generate(request);
+  ASSERT_OK(answer.status);
+  EXPECT_EQ(answer.tokens, expected.tokens);
+  EXPECT_EQ(answer.finished.route().prefill_node(), "prefill-0");
+  EXPECT_EQ(answer.finished.route().decode_tokens().computed(), 0);
+  const v1::LentUse& lent = answer.finished.route().lent();
+  ASSERT_GT(lent.creditors_size(), 0);
+  EXPECT_GE(lent.tokens_max(), 256);
+  EXPECT_GT(lent.steps(), 0);
+  EXPECT_LT(lent.locality(), 1);
+  const ProgramRun trace = RunProgram({"tandem", "trace", "--router=" + small->address(), "long"});
+  EXPECT_EQ(trace.exit_code, 0) << trace.output;
+  EXPECT_THAT(trace.output, ::testing::HasSubstr(absl::StrCat("at most ", lent.tokens_max())));
+  EXPECT_THAT(trace.output, ::testing::HasSubstr(lent.creditors(0).node_id()));
+  EXPECT_GT(AwaitLent(*small).taken_over, 0);
+  ExpectNothingLent(*small);
+  EXPECT_EQ(small->Stop(), "exit code 0");
+}
+
 TEST(Lending, WithoutLendingTheSameRequestIsRefusedByName) {
   Flags flags = kSmall;
   flags.pop_back();
@@ -143,6 +175,27 @@ TEST(Lending, TheRealModelsAnswersKeepTheirTokens) {
     EXPECT_EQ(answer.tokens, expected.tokens) << prompt << " prompt tokens";
   }
   EXPECT_GT(AwaitLent(*lends).units, 0);
+  ExpectNothingLent(*lends);
+}
+
+TEST(Lending, TheRealModelsSplitPromptKeepsItsTokens) {
+  const auto path = model::ResolveModelPath("smollm2", config::Environment());
+  if (!path.ok()) GTEST_SKIP() << path.status();
+  const Flags model = {"--model=smollm2", "--block-tokens=32", "--threads=1"};
+  Flags small = model, large = model;
+  small.insert(small.end(), {"--prefill=1", "--decode=3", "--kv-blocks=24", "--lend-fraction=0.8",
+                             "--placement=affinity"});
+  large.insert(large.end(), {"--prefill=0", "--decode=1", "--kv-blocks=64"});
+  const auto lends = Start(small), holds = Start(large);
+  ASSERT_TRUE(lends != nullptr && holds != nullptr);
+  const v1::GenerateRequest request = Request(800, 24, 5);
+  const Answer expected = holds->Generate(request);
+  ASSERT_OK(expected.status);
+  const Answer answer = lends->Generate(request);
+  ASSERT_OK(answer.status);
+  EXPECT_EQ(answer.tokens, expected.tokens);
+  EXPECT_EQ(answer.finished.route().decode_tokens().computed(), 0);
+  EXPECT_GT(AwaitLent(*lends).taken_over, 0);
   ExpectNothingLent(*lends);
 }
 

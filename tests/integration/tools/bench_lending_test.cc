@@ -35,6 +35,19 @@ TEST(BenchLending, MeasuresContextSlowdownAndMixes) {
   }
 }
 
+TEST(BenchLending, OneLargerCreditorHoldsAWholePool) {
+  // Two pools of 640 tokens: the creditor keeps what the debtor cannot.
+  const ProgramRun run = RunProgram(
+      {"tandem", "bench", "lending", "--engine=hash", "--parts=slowdown", "--kv-blocks=40",
+       "--block-tokens=16", "--creditor-blocks=80", "--context-pools=2", "--slowdown-tokens=16",
+       "--rounds=1", "--json=-", "--no-progress"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  const auto report = nlohmann::json::parse(run.output.substr(run.output.find("{\"settings")));
+  EXPECT_EQ(report["slowdown"]["context_tokens"], 1280);
+  EXPECT_EQ(report["slowdown"]["lent_gap_ms"]["count"].get<int>(), 15);
+  EXPECT_EQ(report["settings"]["creditor"], "of slowdown: one, with a pool of 1280 tokens");
+}
+
 TEST(BenchLending, WrongUseIsSaid) {
   const auto refused = [](const std::string& flag, const std::string& word) {
     const ProgramRun run = RunProgram({"tandem", "bench", "lending", flag});
@@ -45,6 +58,7 @@ TEST(BenchLending, WrongUseIsSaid) {
   refused("--decode=1", "no other node to borrow from");
   refused("--kv-blocks=0", "small enough to be outgrown");
   refused("--context-pools=9", "expected at most 2.12");
+  refused("--creditor-blocks=8", "expected at most 1");
   refused("--long-shares=0.1,2", "expected numbers from 0 to 1");
   refused("--slowdown-tokens=5000", "of one pool");
 }

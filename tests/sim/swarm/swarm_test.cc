@@ -35,6 +35,7 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.units_lent, 0);
   EXPECT_GT(report.loans_lost, 0);
   EXPECT_GT(report.loans_planned, 0);
+  EXPECT_GT(report.loans_taken_over, 0);
 }
 
 // In all of these schedules nodes lend to a few long sequences, and decode nodes drain, with the

@@ -91,6 +91,30 @@ TEST(Trace, TextNamesNodesTimesAndGaps) {
   EXPECT_THAT(FormatTrace(trace), HasSubstr("failed: UNAVAILABLE: gone"));
 }
 
+TEST(Trace, LoansAreNamedWithTheirCost) {
+  v1::RequestTrace trace;
+  *trace.add_sequences() = Disaggregated();
+  EXPECT_THAT(FormatTrace(trace), Not(HasSubstr("lent")));
+  v1::LentUse& lent = *trace.mutable_sequences(0)->mutable_route()->mutable_lent();
+  lent.set_tokens_max(512);
+  lent.set_steps(37);
+  lent.set_awaited_ms(12.5);
+  lent.set_locality(0.75);
+  v1::LentUse::Creditor& first = *lent.add_creditors();
+  first.set_node_id("decode-1");
+  first.set_loans(2);
+  first.set_blocks(32);
+  v1::LentUse::Creditor& second = *lent.add_creditors();
+  second.set_node_id("<d3>");
+  second.set_loans(1);
+  second.set_blocks(1);
+  EXPECT_THAT(FormatTrace(trace),
+              HasSubstr("lent        at most 512 tokens at a time, to decode-1 (32 blocks in 2 "
+                        "loans), <d3> (1 block in 1 loan); 37 steps waited 12.50 ms for creditors; "
+                        "locality 0.750\n"));
+  EXPECT_THAT(DrawTrace(trace), HasSubstr("&lt;d3&gt; (1 block in 1 loan)"));
+}
+
 TEST(Trace, HostileTracesAreDrawnWell) {
   v1::RequestTrace trace;
   trace.set_request_id("<script>&\"\x01");

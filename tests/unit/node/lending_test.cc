@@ -38,6 +38,22 @@ TEST_F(LendingTest, ALoanIsFilledServedAndReturned) {
   EXPECT_TRUE(again.transfer.empty());
 }
 
+TEST_F(LendingTest, ABlockOfTwoLoansCountsOnce) {
+  const v1::LoanOffered filled = Offered(Send(Lend(1, kLendable)));
+  EXPECT_EQ(Code(filled), absl::StatusCode::kOk);
+  EXPECT_EQ(core_->load().blocks_lent(), kLendable);
+  Send(transfer::LeaseInstalled{.lease = LeaseId(filled.lease_id()), .epoch = Epoch(1)});
+  // The same blocks for another debtor, though no more may be lent.
+  v1::NodeCommand second = Lend(1, kLendable);
+  second.mutable_lend_blocks()->set_debtor_node_id("d8");
+  const v1::LoanOffered offered = Offered(Send(second));
+  EXPECT_EQ(Code(offered), absl::StatusCode::kOk);
+  EXPECT_EQ(offered.held_blocks(), kLendable);
+  EXPECT_EQ(core_->load().blocks_lent(), kLendable);
+  Send(lending::LoanReturned{Key(1)});
+  EXPECT_EQ(core_->load().blocks_lent(), kLendable);
+}
+
 TEST_F(LendingTest, LoansBeyondTheBoundsAreRefusedAndHoldNothing) {
   // Of more units than it may lend, it takes the first.
   const v1::LoanOffered part = Offered(Send(Lend(2, kLendable + 1)));
@@ -202,6 +218,33 @@ TEST_F(BorrowingTest, WhatLoansCostASequenceIsCounted) {
   StepLent();
   EXPECT_EQ(use().steps, 2);
   EXPECT_EQ(use().waited, absl::Milliseconds(3));
+  const auto& lent = use().creditors;
+  ASSERT_EQ(lent.size(), 1u);
+  EXPECT_EQ(lent.at("c").loans, 1);
+  EXPECT_EQ(lent.at("c").units, wanted.units());
+}
+
+TEST_F(BorrowingTest, TheEndOfASequenceReportsWhatItsLoansCost) {
+  Send(Answer("r", 100, 40));
+  std::optional<v1::LegFinished> finished;
+  int64_t units = 0;
+  for (int i = 0; i < 200 && !finished.has_value(); ++i) {
+    for (const auto& [router, event] : StepLent().events) {
+      if (event.has_loan_wanted()) {
+        units += event.loan_wanted().units();
+        Send(Granted(event.loan_wanted(), event.loan_wanted().units()));
+      }
+    }
+    for (const auto& [router, event] : resources_->TakeActions().events)
+      if (event.has_leg_finished()) finished = event.leg_finished();
+  }
+  ASSERT_TRUE(finished.has_value());
+  ASSERT_EQ(finished->lent().creditors_size(), 1);
+  EXPECT_EQ(finished->lent().creditors(0).node_id(), "c");
+  EXPECT_EQ(finished->lent().creditors(0).blocks(), units) << "a unit is a block";
+  EXPECT_EQ(finished->lent().tokens_max(), units * kBlockTokens);
+  EXPECT_GT(finished->lent().steps(), 0);
+  EXPECT_LT(finished->lent().locality(), 1);
 }
 
 TEST_F(BorrowingTest, ARefusedLoanIsAskedForAgainLater) {

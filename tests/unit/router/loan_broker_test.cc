@@ -153,6 +153,30 @@ TEST_F(LoanBrokerTest, ALoanThatMovesGoesToANodeWithRoomForAllOfItAndNotBack) {
 
 // Of two nodes whose sequences lack memory, the one that came later may have to give way: its node
 // is asked although it has nothing to lend.
+// A prompt's decode node takes over a loan: the creditor has no room beside what it lends already,
+// and is asked first all the same. Another node fetches the blocks from it.
+TEST_F(LoanBrokerTest, ALoanThatIsTakenOverStaysWhereItIsOrIsFetchedFromThere) {
+  Join({Lends("d1"), Lends("d2"), Lends("d3")});
+  Report(2, [](v1::NodeLoad& load) { load.set_blocks_lent(kLendable); });
+  v1::NodeEvent event;
+  v1::LoanWanted& wanted = *event.mutable_loan_wanted();
+  wanted.set_loan(8);
+  wanted.set_units(2);
+  wanted.set_hashes(kv::PackHashes(Hashes(32)));
+  wanted.set_prefer_node_id("d2");
+  wanted.set_from_node_id("d2");
+  wanted.set_from_incarnation(9);
+  harness_.Say(1, {event});
+  const v1::NodeCommand first = harness_.Next(2);
+  ASSERT_TRUE(first.has_lend_blocks());
+  EXPECT_EQ(first.lend_blocks().from_node_id(), "") << "it fetches nothing from itself";
+  Offer(2, 8, absl::ResourceExhaustedError("its own sequences wait"));
+  const v1::NodeCommand second = harness_.Next(3);
+  ASSERT_TRUE(second.has_lend_blocks());
+  EXPECT_EQ(second.lend_blocks().from_node_id(), "d2");
+  EXPECT_EQ(second.lend_blocks().from_incarnation(), 9u);
+}
+
 TEST_F(LoanBrokerTest, NodesThatLackMemoryThemselvesAreAskedLast) {
   Join({Lends("d1"), Lends("d2"), Lends("d3"), Lends("d4")});
   Report(2, [](v1::NodeLoad& load) { load.add_debts()->set_blocks(1); });
@@ -389,6 +413,55 @@ TEST_F(LoanBrokerTest, PromptsBeyondTheirPoolsDoNotWaitForEachOther) {
   }
   harness_.Advance(absl::Milliseconds(50));
   EXPECT_EQ(starts(), 1);
+}
+
+class SplitPromptTest : public LoanBrokerTest {
+ protected:
+  static constexpr int kPool = 200;  // tokens, 50 blocks; the model's context is 400
+  static v1::Registration Small(const std::string& id, v1::NodeRole role = v1::NODE_ROLE_DECODE) {
+    v1::Registration registration = Lends(id);
+    registration.set_role(role);
+    registration.set_num_blocks(kPool / registration.block_tokens());
+    registration.set_lending_unit_tokens(16);
+    return registration;
+  }
+  // The StartDecode of a prompt of 300 tokens, and the node that got it.
+  std::pair<uint64_t, v1::StartDecode> Start() {
+    EXPECT_OK(harness_.Submit("long", 300, 10));
+    for (uint64_t node = 1; node <= nodes_; ++node)
+      if (!harness_.Quiet(node)) return {node, harness_.Next(node).start_decode()};
+    ADD_FAILURE() << "the request is not placed";
+    return {};
+  }
+};
+
+// Where other nodes lend enough, the prefill node is told to lend what the decode node cannot hold;
+// once. After that the decode node computes the prompt itself.
+TEST_F(SplitPromptTest, APrefillNodeLendsWhatTheDecodeNodeNames) {
+  Join({Small("d1"), Small("d2"), Small("d3"), Small("p1", v1::NODE_ROLE_PREFILL),
+        Small("p2", v1::NODE_ROLE_PREFILL)});
+  const auto [decode, start] = Start();
+  EXPECT_EQ(start.prefill_blocks(), 50);
+  EXPECT_NE(start.local_prefill_tokens_max(), -1);
+  v1::NodeEvent reserved = Reserved(start.leg());
+  reserved.mutable_reserved()->set_lent_units(13);
+  harness_.Say(decode, {reserved});
+  const uint64_t sender = harness_.Quiet(4) ? 5 : 4;
+  const v1::Prefill prefill = harness_.Next(sender).prefill();
+  EXPECT_EQ(prefill.lent_units(), 13);
+  EXPECT_EQ(prefill.borrow_blocks_max(), 4 * kLendable);
+  EXPECT_EQ(prefill.arrived_us(), start.arrived_us());
+  harness_.Say(sender, {LegFailed(prefill.leg(), /*sender_side=*/true)});
+  const v1::NodeCommand next = harness_.Next(decode);
+  ASSERT_TRUE(next.has_new_epoch());
+  EXPECT_EQ(next.new_epoch().local_prefill_tokens_max(), -1);
+}
+
+TEST_F(SplitPromptTest, WhereOthersLendTooLittleTheDecodeNodeComputesThePrompt) {
+  Join({Small("d1"), Small("d2"), Small("p1", v1::NODE_ROLE_PREFILL)});
+  const auto [decode, start] = Start();
+  EXPECT_EQ(start.prefill_blocks(), 0);
+  EXPECT_EQ(start.local_prefill_tokens_max(), -1) << "the prefill node cannot hold it either";
 }
 
 }  // namespace

@@ -7,6 +7,9 @@ namespace {
 
 class PrefillFailure : public RequestTest, public ::testing::WithParamInterface<int> {
  protected:
+  // A full node is no failure.
+  static constexpr int kFull = 2;
+  int attempts() const { return GetParam() == kFull ? 1 : 2; }
   // Each way a prefill leg can end badly.
   void Fail(uint64_t key, const v1::Leg& leg) {
     switch (GetParam()) {
@@ -16,7 +19,7 @@ class PrefillFailure : public RequestTest, public ::testing::WithParamInterface<
       case 1:
         h_.Say(key, {LegFailed(leg, true)});
         break;
-      case 2:
+      case kFull:
         h_.Say(key, {Refused(leg, absl::StatusCode::kResourceExhausted)});
         break;
       case 3:
@@ -64,7 +67,7 @@ TEST_P(PrefillFailure, AnotherNodeFillsTheSameLeaseUnderTheNextEpoch) {
   h_.Say(kP1, {Generated(again.leg(), {0}), PrefillFinished(again.leg(), 100, 0)});
   h_.Say(kD0, {Installed(d_, 0), Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
   ExpectDone(10);
-  EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), attempts());
   EXPECT_EQ(h_.client("r").done->route.prefill_node(), "p1");
 }
 
@@ -96,7 +99,25 @@ TEST_P(PrefillFailure, WithoutAnotherNodeTheDecodeNodeComputesWhatIsMissing) {
   EXPECT_TRUE(h_.Quiet(kD0));
   h_.Say(kD0, {Installed(d_, -1), Generated(d_, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
   ExpectDone(10);
-  EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), attempts());
+}
+
+// Two prefill nodes that are full: there is a third one, and the decode node does not wait for it.
+TEST_F(RequestTest, AfterTwoFullPrefillNodesTheDecodeNodeComputesThePrompt) {
+  JoinAll();
+  h_.JoinPrefill(5, "p2");
+  ToPrefilling();
+  h_.Say(kP0, {Refused(p_, absl::StatusCode::kResourceExhausted)});
+  EXPECT_EQ(h_.Next(kD0).new_epoch().local_prefill_tokens_max(), 32);
+  h_.Say(kD0, {Reserved(d_, 0, false, 2)});
+  const uint64_t second = h_.Quiet(kP1) ? 5 : kP1;
+  const v1::Leg again = h_.NextPrefill(second).leg();
+  h_.Say(second, {Refused(again, absl::StatusCode::kResourceExhausted)});
+  EXPECT_EQ(h_.Next(kD0).new_epoch().local_prefill_tokens_max(), -1);
+  h_.Say(kD0, {Reserved(d_, 0, true, 3)});
+  h_.Say(kD0, {Installed(d_, -1), Generated(d_, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 1);
 }
 
 // Little is missing: no other sender is asked, though there is one.

@@ -262,6 +262,22 @@ TEST_F(RequestTest, DecodeLegFailsWhileGeneratingAndItsLateEventsAreIgnored) {
   FinishLocally(kD1, 3, 10);
 }
 
+// The last token ends the leg before LegFinished of the same message is read.
+TEST_F(RequestTest, WhatASequenceLentIsInItsReport) {
+  JoinAll();
+  ToGenerating();
+  v1::NodeEvent finished = LegFinished(d_, v1::FINISH_REASON_LENGTH, 10);
+  v1::LentUse& lent = *finished.mutable_leg_finished()->mutable_lent();
+  lent.set_tokens_max(512);
+  lent.add_creditors()->set_node_id("d1");
+  h_.Say(kD0, {Generated(d_, {3, 4, 5, 6, 7, 8, 9}), finished});
+  ExpectDone(10);
+  const v1::LentUse& reported = h_.client("r").done->route.lent();
+  EXPECT_EQ(reported.tokens_max(), 512);
+  ASSERT_EQ(reported.creditors_size(), 1);
+  EXPECT_EQ(reported.creditors(0).node_id(), "d1");
+}
+
 TEST_F(RequestTest, ALegThatADrainingNodeHandsOverIsNoAttempt) {
   JoinAll();
   ToGenerating();
