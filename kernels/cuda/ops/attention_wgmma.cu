@@ -22,17 +22,13 @@
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/attention_walk.h"
 #include "kernels/cuda/ops/attention_wgmma_layout.h"
+#include "kernels/cuda/ops/attention_wgmma_queries.h"
 #include "kernels/cuda/ops/attention_wgmma_tile.h"
 #include "kernels/cuda/ops/launchers.h"
 #include "kernels/cuda/ops/ring_cursor.h"
-#include "kernels/cuda/simt/swizzle.h"
 
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
-
-struct Chunk {
-  alignas(16) uint32_t words[4];
-};
 
 template <int kHeadDim, bool kNarrow>
 struct WgmmaAttentionKernel : EarlyStart {
@@ -169,41 +165,6 @@ struct WgmmaAttentionKernel : EarlyStart {
   }
 
   // ---- consumers
-
-  // 64 vectors of the work from `first_vector` on.
-  TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work, int first_vector,
-                                 char* queries) {
-    // Up to eight loads of a thread are under way before the first value is stored.
-    constexpr int kChunks = kHeadDim / 8;
-    constexpr int kEach = kWarpgroupVectors * kChunks / kWarpgroupSize;
-    constexpr int kTogether = kEach < 8 ? kEach : 8;
-    // After this no thread multiplies with the last work's queries any more.
-    SyncWarpgroup<kLayout.consumers()>();
-#pragma unroll 1  // registers are scarce
-    for (int part = 0; part < kEach; part += kTogether) {
-      const int first = ThreadIndex() % kWarpgroupSize + part * kWarpgroupSize;
-      Chunk values[kTogether];
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int i = first + j * kWarpgroupSize;
-        const int vector = first_vector + i / kChunks;
-        values[j] = {{0, 0, 0, 0}};
-        if (vector < work.end_vector) {
-          values[j] = *reinterpret_cast<const Chunk*>(
-              p.args.q + work.RowOf(p.args, vector) * kHeadDim + i % kChunks * 8);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int i = first + j * kWarpgroupSize;
-        const int r = i / kChunks, chunk = i % kChunks;
-        *reinterpret_cast<Chunk*>(queries + chunk / 8 * kTilePanelBytes +
-                                  SwizzledOffset<8>(r, chunk % 8)) = values[j];
-      }
-    }
-    FenceProxyAsync();
-    SyncWarpgroup<kLayout.consumers()>();
-  }
 
   // Zeroes V of tokens that no vector of the tile attends to: their places in the cache may hold
   // anything, and 0 · NaN is NaN. Two consumers write the same zeros.
@@ -355,8 +316,7 @@ struct WgmmaAttentionKernel : EarlyStart {
       const RowSums ended = tile.sums;
       if (ends) tile.sums.Reset();
       tile.Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
-      // Never 1, which ptxas cannot know: so all of p comes before this wait, and this before the
-      // next.
+      // Never 1, which ptxas cannot know: so all of p comes before this wait.
       const int negative = tile.sums.l[0] + tile.sums.l[1] < 0 ? 1 : 0;
       WaitPhase(Full(kValues, ahead.stage), ahead.parity ^ negative);
       WaitProducts<0>(tile.o);
@@ -387,7 +347,8 @@ struct WgmmaAttentionKernel : EarlyStart {
                             int consumer, Cursor* cursor) {
     char* const queries = QueriesOf(consumer);
     const int skipped = consumer * kWarpgroupVectors;
-    LoadQueries(p, work, work.item.first_vector + skipped, queries);
+    LoadQueries<kHeadDim, kLayout.consumers()>(p.args, work, work.item.first_vector + skipped,
+                                               queries);
     const int first_vector =
         work.item.first_vector + skipped + WarpIndex() % kWarpgroupWarps * 16 + LaneIndex() / 4;
     const Vectors vectors = {queries,
