@@ -24,8 +24,7 @@ struct Plan {
   std::string why;
 };
 
-absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
-                              const transfer::UcxOptions& ucx,
+absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const transfer::UcxOptions& ucx,
                               const transfer::KvTransferOptions& kv_transfer,
                               engine::Engine& engine) {
   Plan plan;
@@ -68,11 +67,9 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
           ? absl::FailedPreconditionError("kv-encryption is on, which works on host memory")
           : transfer::TryUcxOnDevice(on_device);
   plan.ucx_reaches_device = ucx_status.ok();
-  // A decode node whose blocks leave from the host would have to copy each step's there, for the
-  // sake of a drain.
-  const bool chosen = config.kv.transport_choice == "device" || ucx_status.ok() ||
-                      config.kv.transport == "nccl" || role == "decode";
-  if (chosen) plan.device = *std::move(device);
+  // Where blocks leave from the host, each step copies what it wrote there: for nothing on a decode
+  // node that does not drain, and for longer than it computes on a prefill node.
+  plan.device = *std::move(device);
   plan.why = ucx_status.ok() ? transfer::DescribeUcx() : std::string(ucx_status.message());
   return plan;
 }
@@ -104,8 +101,7 @@ absl::StatusOr<std::unique_ptr<transfer::KvTransport>> OpenSealedUcx(
 
 }  // namespace
 
-absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& role,
-                                                  const std::string& host,
+absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& host,
                                                   const transfer::KvTransferOptions& kv_transfer,
                                                   engine::Engine& engine) {
   const bool nccl = config.kv.transport == "nccl";
@@ -119,7 +115,7 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
   ucx.transports = nccl ? "auto" : config.kv.transport;
   ucx.host = host;
   ucx.fleet_secret = kv_transfer.fleet_secret;
-  ASSIGN_OR_RETURN(Plan plan, MakePlan(config, role, ucx, kv_transfer, engine));
+  ASSIGN_OR_RETURN(Plan plan, MakePlan(config, ucx, kv_transfer, engine));
   KvTransportChoice path;
   path.on_device = plan.device != nullptr;
   path.why = std::move(plan.why);

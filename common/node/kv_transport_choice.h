@@ -20,11 +20,10 @@ struct KvTransportChoice {
   std::string why;         // for the log
 };
 
-// Chooses by the configuration and by what this host's UCX can do, and tells `engine`. `role` is
-// the node's role for the log; `host` names the machine. REQUIRES: the engine's KV is allocated and
+// Chooses by the configuration and by what this host's UCX can do, and tells `engine`. `host` names
+// the machine. REQUIRES: the engine's KV is allocated and
 // holds nothing yet. Errors: the configuration requires a transport that is not available.
-absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& role,
-                                                  const std::string& host,
+absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& host,
                                                   const transfer::KvTransferOptions& kv_transfer,
                                                   engine::Engine& engine);
 

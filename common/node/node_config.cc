@@ -28,7 +28,7 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
              {.group = "Network", .choices = {"auto", "shm", "tcp", "nccl"}});
   schema.Add("kv-path", &config.kv.transport_choice,
              "With device cuda, where KV blocks are sent from and received: device (GPU memory) or "
-             "host (host memory); auto: device on decode nodes where UCX or NCCL reaches it.",
+             "host (host memory); auto: device, but host where blocks are stored.",
              {.group = "Network", .choices = {"auto", "host", "device"}});
   schema.Add("kv-encryption", &config.kv.encryption,
              "KV blocks and their headers travel between nodes under AES-256-GCM, also within one "

@@ -271,7 +271,7 @@ class NodeProcessImpl final : public NodeProcess {
     if (kv_transport == nullptr) {
       ASSIGN_OR_RETURN(
           KvTransportChoice path,
-          OpenKvTransport(config, kind.role, options.host, options.transfer.kv_transfer, *engine));
+          OpenKvTransport(config, options.host, options.transfer.kv_transfer, *engine));
       kv_transport = std::move(path.transport);
       kv_transport_choice = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
     }

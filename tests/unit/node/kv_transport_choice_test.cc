@@ -46,54 +46,48 @@ class IdleEngine final : public engine::Engine {
   const std::unique_ptr<kv::BlockArena> arena_;
 };
 
-absl::StatusOr<KvTransportChoice> Open(IdleEngine& engine, const std::string& role,
-                                       const std::string& kv_transport_choice) {
+absl::StatusOr<KvTransportChoice> Open(IdleEngine& engine, const std::string& kv_path) {
   NodeConfig config;
   config.device = engine.memory == nullptr ? "cpu" : "cuda";
-  config.kv.transport_choice = kv_transport_choice;
-  return OpenKvTransport(config, role, "host", {}, engine);
+  config.kv.transport_choice = kv_path;
+  return OpenKvTransport(config, "host", {}, engine);
 }
 
 TEST(KvTransportChoiceTest, IsTheDevicesWhereItsMemoryTravels) {
-  for (const char* role : {"prefill", "decode"}) {
-    for (const char* choice : {"auto", "device"}) {
-      IdleEngine engine(/*on_device=*/true);
-      ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, role, choice));
-      EXPECT_TRUE(path.on_device) << role << " " << choice;
-      EXPECT_THAT(path.transport->payloads(), NotNull());
-      EXPECT_FALSE(engine.host_mirror);
-      EXPECT_THAT(path.why, HasSubstr("UCX"));
-    }
+  for (const char* choice : {"auto", "device"}) {
+    IdleEngine engine(/*on_device=*/true);
+    ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, choice));
+    EXPECT_TRUE(path.on_device) << choice;
+    EXPECT_THAT(path.transport->payloads(), NotNull());
+    EXPECT_FALSE(engine.host_mirror);
+    EXPECT_THAT(path.why, HasSubstr("UCX"));
   }
 }
 
 TEST(KvTransportChoiceTest, IsTheHostsWhereThatIsAskedFor) {
   IdleEngine engine(/*on_device=*/true);
-  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "decode", "host"));
+  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "host"));
   EXPECT_FALSE(path.on_device);
   EXPECT_THAT(path.transport->payloads(), IsNull());
   EXPECT_TRUE(engine.host_mirror);
 }
 
-TEST(KvTransportChoiceTest, IsStagedOnDecodeNodesOnlyWhereUcxHasNoCuda) {
+TEST(KvTransportChoiceTest, IsStagedWhereUcxHasNoCuda) {
   if (transfer::UcxCarriesCuda().ok()) GTEST_SKIP() << transfer::DescribeUcx();
-  for (const bool decode : {false, true}) {
-    IdleEngine engine(/*on_device=*/true);
-    kernels::emulated::HideFromHost(*engine.memory->device);
-    ASSERT_OK_AND_ASSIGN(const KvTransportChoice path,
-                         Open(engine, decode ? "decode" : "prefill", "auto"));
-    EXPECT_EQ(path.on_device, decode);
-    EXPECT_EQ(path.transport->payloads() != nullptr, decode);
-    EXPECT_EQ(engine.host_mirror, !decode);
-    EXPECT_THAT(path.why, HasSubstr("carries host memory only"));
-  }
+  IdleEngine engine(/*on_device=*/true);
+  kernels::emulated::HideFromHost(*engine.memory->device);
+  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "auto"));
+  EXPECT_TRUE(path.on_device);
+  EXPECT_THAT(path.transport->payloads(), NotNull());
+  EXPECT_FALSE(engine.host_mirror);
+  EXPECT_THAT(path.why, HasSubstr("carries host memory only"));
 }
 
 TEST(KvTransportChoiceTest, OfEnginesInHostMemoryIsTheHosts) {
   IdleEngine engine(/*on_device=*/false);
-  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "prefill", "auto"));
+  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "auto"));
   EXPECT_FALSE(path.on_device);
-  const absl::Status insisted = Open(engine, "prefill", "device").status();
+  const absl::Status insisted = Open(engine, "device").status();
   EXPECT_EQ(insisted.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(insisted.message()), HasSubstr("kv-path is device, but device is cpu"));
 }
