@@ -27,6 +27,17 @@ TEST(Cuda, NodesWithoutAGpuSayWhy) {
   }
 }
 
+TEST(Cuda, BenchesOfADeviceSayWhyTheyCannotRun) {
+  const ProgramRun kernels_run =
+      RunProgram({"tandem", "bench", "kernels", "--device=cuda", kTinyModel});
+  EXPECT_EQ(kernels_run.exit_code, 1) << kernels_run.output;
+  EXPECT_THAT(kernels_run.output, HasSubstr("only `bench engine` measures devices"));
+  if (kernels::CountCudaDevices() > 0) GTEST_SKIP() << "this host has a GPU";
+  const ProgramRun run = RunProgram({"tandem", "bench", "engine", "--device=cuda", kTinyModel});
+  EXPECT_EQ(run.exit_code, 1) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("CUDA"));
+}
+
 TEST(Cuda, OptionsAGpuCannotServeAreRefused) {
   const ProgramRun run =
       RunProgram({"tandem-decode-node", "--device=cuda", "--kv-type=f32", kTinyModel});
