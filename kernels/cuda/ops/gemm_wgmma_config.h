@@ -108,7 +108,9 @@ constexpr int64_t CountWgmmaTiles(const WgmmaTile& tile, int64_t rows, int64_t n
 
 // An index of `tiles`: up to 64 rows the narrowest tile that holds them; beyond, the widest that
 // gives nearly every multiprocessor one, is at most half empty, and has no block of a cluster
-// beyond y. REQUIRES: four tiles of 8, 16, 32 and 64 rows come first.
+// beyond y. Blocks that have one tile each gain nothing from a cluster: the multiprocessors of an
+// odd group cannot pair up (docs/measurements/2026-11-26-h200.md). REQUIRES: four tiles of 8, 16,
+// 32 and 64 rows come first.
 template <int kCount>
 constexpr int ChooseWgmmaTile(const WgmmaTile (&tiles)[kCount], int64_t rows, int64_t n,
                               int multiprocessors) {
@@ -118,7 +120,9 @@ constexpr int ChooseWgmmaTile(const WgmmaTile (&tiles)[kCount], int64_t rows, in
   for (int i = kCount - 1; i > 3; --i) {
     const WgmmaTile& tile = tiles[i];
     if (2 * rows <= tile.rows || (n + tile.n - 1) / tile.n % tile.cluster != 0) continue;
-    if (4 * CountWgmmaTiles(tile, rows, n) >= 3 * int64_t{multiprocessors}) return i;
+    const int64_t blocks = CountWgmmaTiles(tile, rows, n);
+    if (tile.cluster > 1 && blocks <= multiprocessors) continue;
+    if (4 * blocks >= 3 * int64_t{multiprocessors}) return i;
   }
   return 3;
 }

@@ -124,7 +124,7 @@ TEST_P(HopperGemmTest, ARowHasTheSameBitsInEveryTile) {
   std::set<int> tiles;
   for (const Choice& choice :
        {Choice{8, 1}, Choice{13, 2}, Choice{31, 1}, Choice{64, 1000}, Choice{100, 4},
-        Choice{100, 2}, Choice{rows, 2}, Choice{100, 1, few}, Choice{rows, 1, few}}) {
+        Choice{100, 1}, Choice{rows, 2}, Choice{100, 1, few}, Choice{rows, 1, few}}) {
     tiles.insert(gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, choice.rows, choice.columns,
                                        choice.multiprocessors));
     // The row that was alone comes last.
@@ -166,6 +166,8 @@ TEST(WgmmaTile, IsChosenByShapeAndFitsHopper) {
   const gemm::WgmmaTile& wide =
       gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 2048, 4096, 132)];
   EXPECT_TRUE(wide.rows == 256 && wide.cluster == 2);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 512, 4096, 132)].cluster, 1)
+      << "blocks with one tile each gain nothing from a cluster";
   EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 20480, 384, 132)].cluster, 1)
       << "every second cluster would have a block beyond the last column";
   for (const gemm::WgmmaTile& tile : gemm::kWgmmaTiles) {
