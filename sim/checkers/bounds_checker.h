@@ -15,7 +15,8 @@ namespace tandem::sim {
 // their sum, and the KV plane's own limits bound the rest.
 inline void CheckNodeBounds(const std::string& name, const Topology& topology,
                             const transfer::TransferCounters& transfer, RunLog& log) {
-  const int64_t cells = topology.blocks_per_node * 2;  // layers
+  // Two layers of every block, and one of those with a window slot (EngineOptions).
+  const int64_t cells = topology.blocks_per_node * 2 + topology.window_slots;
   const auto expect = [&](absl::string_view what, int64_t figure, int64_t bound) {
     if (figure > bound)
       log.Violate("bounds", absl::StrCat(name, ": ", what, " = ", figure, ", at most ", bound));
