@@ -17,6 +17,7 @@ BlockPool::BlockPool(int64_t num_blocks, std::shared_ptr<SlotTable> slots, int64
     : window_blocks_(window_blocks), blocks_(num_blocks), cached_(num_blocks), owners_(num_blocks) {
   if (slots != nullptr) window_.emplace(std::move(slots));
   free_.reserve(num_blocks);
+  by_hash_.reserve(num_blocks);  // growing later would make one step wait for a millisecond
   for (int64_t i = num_blocks - 1; i >= 0; --i) free_.push_back(BlockId(static_cast<int32_t>(i)));
 }
 

@@ -86,8 +86,10 @@ void Run(int sequences) {
     return all[all.size() * percent / 100];
   };
   std::printf(
-      "running %4d  plan p50 %6.1f us  p99 %6.1f us  whole step p50 %6.1f us  p99 %6.1f us\n",
-      sequences, at(plans, 50), at(plans, 99), at(steps, 50), at(steps, 99));
+      "running %4d  plan p50 %6.1f us  p99 %6.1f us  whole step p50 %6.1f us  p99 %6.1f us  "
+      "longest %6.1f us\n",
+      sequences, at(plans, 50), at(plans, 99), at(steps, 50), at(steps, 99),
+      *std::max_element(steps.begin(), steps.end()));
 }
 
 }  // namespace
