@@ -4,7 +4,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/rpc/convert.h"
 #include "router/core/request_report.h"
 
@@ -68,9 +67,7 @@ void TraceStore::OnFailed(const std::string& request_id, absl::Time submitted,
   absl::MutexLock lock(&mutex_);
   Trace& trace = At(request_id, submitted);
   trace.summary.failed = true;
-  v1::RequestTrace more;
-  more.set_error(absl::StrCat(absl::StatusCodeToString(why.code()), ": ", why.message()));
-  more.AppendToString(&trace.bytes);
+  trace.error = absl::StrCat(absl::StatusCodeToString(why.code()), ": ", why.message());
 }
 
 absl::StatusOr<v1::RequestTrace> TraceStore::Find(const std::string& request_id) const {
@@ -81,7 +78,9 @@ absl::StatusOr<v1::RequestTrace> TraceStore::Find(const std::string& request_id)
                                             requests_max_, " finished requests of this router"));
   const Trace& kept = *found->second;
   v1::RequestTrace trace;
-  TANDEM_CHECK(trace.ParseFromString(kept.bytes), "the trace of ", request_id);
+  if (!trace.ParseFromString(kept.bytes))
+    return absl::InternalError(absl::StrCat("the trace of ", request_id, " cannot be read"));
+  trace.set_error(kept.error);
   trace.set_request_id(kept.summary.request_id);
   trace.set_submitted_s(kept.summary.submitted_s);
   trace.set_placements_dropped(kept.placements_dropped);
@@ -91,7 +90,8 @@ absl::StatusOr<v1::RequestTrace> TraceStore::Find(const std::string& request_id)
 int64_t TraceStore::bytes() const {
   absl::MutexLock lock(&mutex_);
   int64_t bytes = 0;
-  for (const Trace& trace : traces_) bytes += static_cast<int64_t>(trace.bytes.capacity());
+  for (const Trace& trace : traces_)
+    bytes += static_cast<int64_t>(trace.bytes.capacity() + trace.error.capacity());
   return bytes;
 }
 

@@ -45,7 +45,8 @@ class TraceStore {
   void OnDone(const std::string& request_id, absl::Time submitted, const RequestDone& done);
   void OnFailed(const std::string& request_id, absl::Time submitted, const absl::Status& why);
 
-  // kNotFound, saying how many requests are kept.
+  // kNotFound, saying how many requests are kept; kInternal where a node's name or word for a
+  // transport is not UTF-8.
   absl::StatusOr<v1::RequestTrace> Find(const std::string& request_id) const;
 
   // Bytes that the traces take, beside a few hundred for each.
@@ -59,6 +60,8 @@ class TraceStore {
     TraceSummary summary;
     // A v1::RequestTrace without what the other members tell. More of it may be appended.
     std::string bytes;
+    // Beside `bytes`, because a message that is not UTF-8 cannot be parsed from them.
+    std::string error;
     size_t gaps = 0, placements = 0;
     int32_t placements_dropped = 0;
   };

@@ -38,6 +38,19 @@ TEST(TraceStore, TheOldestGoFirst) {
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("'r0' is not among the last 3"));
 }
 
+// A cut or a client's bytes may leave a message that is no UTF-8, which a proto3 string cannot be
+// parsed from again.
+TEST(TraceStore, AnErrorOfAnyBytesIsFound) {
+  TraceStore store(3);
+  store.OnDone("r", kNow, Done(0, 2));
+  store.OnFailed("r", kNow, absl::InvalidArgumentError("no model \xc3"));
+  const auto trace = store.Find("r");
+  ASSERT_OK(trace.status());
+  EXPECT_EQ(trace->error(), "INVALID_ARGUMENT: no model \xc3");
+  ASSERT_EQ(trace->sequences_size(), 1);
+  EXPECT_EQ(trace->sequences(0).timing().gap_ms_size(), 2);
+}
+
 std::vector<std::string> Ids(const std::vector<TraceSummary>& summaries) {
   std::vector<std::string> ids;
   for (const TraceSummary& summary : summaries) ids.push_back(summary.request_id);
