@@ -1,8 +1,6 @@
 #include "cli/bench/device_roofs.h"
 
-#include <algorithm>
 #include <memory>
-#include <vector>
 
 #include "common/base/status_macros.h"
 #include "kernels/api/bf16.h"
@@ -21,29 +19,13 @@ using kernels::DeviceStream;
 constexpr size_t kCopyBytes = size_t{2} << 30;
 constexpr int32_t kSide = 8192;
 
-// bf16 values between a quarter and two of either sign: devices multiply zeros faster.
-absl::StatusOr<DeviceBuffer> RandomValues(Device& device, DeviceStream& stream, size_t count) {
-  uint32_t state = 1;
-  std::vector<Bf16Bits> values(std::min<size_t>(count, 1 << 20));
-  for (Bf16Bits& value : values) {
-    state = state * 1664525 + 1013904223;
-    value = static_cast<Bf16Bits>((state >> 16 & 0x817fu) | 0x3e80u);
-  }
-  ASSIGN_OR_RETURN(DeviceBuffer buffer,
-                   device.Allocate(DeviceBuffer::Kind::kDevice, count * sizeof(Bf16Bits)));
-  for (size_t done = 0; done < count; done += values.size()) {
-    const size_t part = std::min(values.size(), count - done);
-    stream.CopyIn(buffer.as<Bf16Bits>() + done, values.data(), part * sizeof(Bf16Bits));
-  }
-  RETURN_IF_ERROR(stream.Synchronize());
-  return buffer;
-}
+constexpr int kRuns = 5;
 
 absl::StatusOr<double> CopyBytesPerSecond(Device& device, DeviceStream& stream) {
   ASSIGN_OR_RETURN(const DeviceBuffer from,
-                   RandomValues(device, stream, kCopyBytes / sizeof(Bf16Bits)));
+                   kernels::NewTimingValues(device, stream, kCopyBytes / sizeof(Bf16Bits), 1));
   ASSIGN_OR_RETURN(const DeviceBuffer to, device.Allocate(DeviceBuffer::Kind::kDevice, kCopyBytes));
-  ASSIGN_OR_RETURN(const double ms, kernels::TimeOnStream(device, stream, {}, [&](int) {
+  ASSIGN_OR_RETURN(const double ms, kernels::TimeOnStream(device, stream, kRuns, [&](int) {
                      stream.CopyWithin(to.data(), from.data(), kCopyBytes);
                    }));
   return 2.0 * static_cast<double>(kCopyBytes) / ms * 1e3;
@@ -51,8 +33,8 @@ absl::StatusOr<double> CopyBytesPerSecond(Device& device, DeviceStream& stream) 
 
 absl::StatusOr<double> ProductFlops(Device& device, DeviceStream& stream) {
   const size_t size = size_t{kSide} * kSide;
-  ASSIGN_OR_RETURN(const DeviceBuffer x, RandomValues(device, stream, size));
-  ASSIGN_OR_RETURN(const DeviceBuffer w, RandomValues(device, stream, size));
+  ASSIGN_OR_RETURN(const DeviceBuffer x, kernels::NewTimingValues(device, stream, size, 1));
+  ASSIGN_OR_RETURN(const DeviceBuffer w, kernels::NewTimingValues(device, stream, size, 2));
   ASSIGN_OR_RETURN(const DeviceBuffer y,
                    device.Allocate(DeviceBuffer::Kind::kDevice, size * sizeof(float)));
   kernels::DeviceGemmArgs args;

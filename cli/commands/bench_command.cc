@@ -120,7 +120,7 @@ class BenchCommand final : public Command {
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
     const bool kernels = positionals == std::vector<std::string>{"kernels"};
     const bool engine = positionals == std::vector<std::string>{"engine"};
-    absl::Status status = engine || kernels ? PlanShapes()
+    absl::Status status = engine || kernels ? PlanShapes(kernels)
                                             : absl::InvalidArgumentError(
                                                   "expected what to measure: engine, kernels, "
                                                   "chats, kv, lending, modes, serve or trace");
@@ -128,8 +128,8 @@ class BenchCommand final : public Command {
       ReportError(schema_, status);
       return config::kExitUsage;
     }
-    if (device_ == "cuda") status = UseDevice(kernels, env);
-    if (status.ok()) status = kernels ? MeasureKernels(env) : Measure(env);
+    if (device_ == "cuda") UseDevice(env);
+    status = kernels ? MeasureKernels(env) : Measure(env);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
@@ -146,7 +146,10 @@ class BenchCommand final : public Command {
     return numbers;
   }
 
-  absl::Status PlanShapes() {
+  absl::Status PlanShapes(bool kernels) {
+    if (kernels && device_ == "cuda") {
+      return absl::InvalidArgumentError("--device=cuda: only `bench engine` measures devices");
+    }
     ASSIGN_OR_RETURN(const auto prefill, Numbers("prefill", prefill_));
     ASSIGN_OR_RETURN(const auto decode, Numbers("decode", decode_));
     ASSIGN_OR_RETURN(const auto contexts, Numbers("contexts", contexts_));
@@ -160,10 +163,7 @@ class BenchCommand final : public Command {
   }
 
   // Puts the first CUDA device in the processor's place, with the flags that both know.
-  absl::Status UseDevice(bool kernels, const Environment& env) {
-    if (kernels) {
-      return absl::InvalidArgumentError("--device=cuda: only `bench engine` measures devices");
-    }
+  void UseDevice(const Environment& env) {
     engine::DeviceEngineOptions& device = options_.device.emplace();
     device.threads = options_.engine.threads;
     device.weights = options_.engine.weights;
@@ -171,7 +171,6 @@ class BenchCommand final : public Command {
     device.mirror_written_kv = false;
     device.gemm_tiles.choice = gemm_tiles_;
     device.gemm_tiles.user_folder = model::UserWeightsFolder(env);
-    return absl::OkStatus();
   }
 
   absl::Status MeasureKernels(const Environment& env) {

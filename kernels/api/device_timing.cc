@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/api/bf16.h"
+
 namespace tandem::kernels {
 namespace {
 
@@ -47,9 +49,29 @@ absl::StatusOr<double> TimeInGraph(Device& device, DeviceStream& stream, const T
   return all.ok() ? *all / times.calls : all;
 }
 
-absl::StatusOr<double> TimeOnStream(Device& device, DeviceStream& stream, const TimedCalls& times,
+absl::StatusOr<double> TimeOnStream(Device& device, DeviceStream& stream, int runs,
                                     absl::FunctionRef<void(int call)> enqueue) {
-  return MedianOf(times.runs, device, stream, enqueue);
+  return MedianOf(runs, device, stream, enqueue);
+}
+
+absl::StatusOr<DeviceBuffer> NewTimingValues(Device& device, DeviceStream& stream, size_t count,
+                                             uint32_t seed) {
+  std::vector<Bf16Bits> values(std::min<size_t>(count, 1 << 20));
+  uint32_t state = seed;
+  for (Bf16Bits& value : values) {
+    state = state * 1664525 + 1013904223;
+    value = static_cast<Bf16Bits>((state >> 16 & 0x817fu) | 0x3e80u);
+  }
+  absl::StatusOr<DeviceBuffer> buffer =
+      device.Allocate(DeviceBuffer::Kind::kDevice, count * sizeof(Bf16Bits));
+  if (!buffer.ok()) return buffer;
+  for (size_t done = 0; done < count; done += values.size()) {
+    const size_t part = std::min(values.size(), count - done);
+    stream.CopyIn(buffer->as<Bf16Bits>() + done, values.data(), part * sizeof(Bf16Bits));
+  }
+  const absl::Status status = stream.Synchronize();
+  if (!status.ok()) return status;
+  return buffer;
 }
 
 }  // namespace tandem::kernels

@@ -7,6 +7,9 @@
 // Thread safety: the stream's. Owner: callers own device and stream.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "kernels/api/device.h"
@@ -31,9 +34,16 @@ struct TimedCalls {
 absl::StatusOr<double> TimeInGraph(Device& device, DeviceStream& stream, const TimedCalls& times,
                                    absl::FunctionRef<void(int call)> enqueue);
 
-// The same without a graph: the median of `runs` single calls, for calls that take milliseconds.
-// (Copies of gigabytes are slower in a graph.) `times.calls` has no meaning here.
-absl::StatusOr<double> TimeOnStream(Device& device, DeviceStream& stream, const TimedCalls& times,
+// The same without a graph: the median of `runs` calls that are timed one by one, after an untimed
+// one. For calls that take milliseconds: copies of gigabytes are slower in a graph.
+// `enqueue(call)` as above, with 0 <= call <= runs. REQUIRES: runs > 0.
+absl::StatusOr<double> TimeOnStream(Device& device, DeviceStream& stream, int runs,
                                     absl::FunctionRef<void(int call)> enqueue);
+
+// `count` bf16 values in device memory, drawn from `seed`: of either sign, between a quarter and a
+// half or between one and two. Inputs for timing: devices multiply zeros faster. After 2^20 values
+// they repeat. Errors: the device's.
+absl::StatusOr<DeviceBuffer> NewTimingValues(Device& device, DeviceStream& stream, size_t count,
+                                             uint32_t seed);
 
 }  // namespace tandem::kernels

@@ -95,17 +95,7 @@ DeviceBuffer Bench::Upload(const std::vector<T>& values) {
 }
 
 DeviceBuffer Bench::RandomBf16(size_t count) {
-  std::vector<Bf16Bits> values(std::min<size_t>(count, 1 << 20));
-  for (Bf16Bits& value : values) {
-    value = static_cast<Bf16Bits>((random_() & 0x807fu) | (0x3e80u + (random_() & 0x100u)));
-  }
-  DeviceBuffer buffer = Allocate(count * sizeof(Bf16Bits));
-  for (size_t done = 0; done < count; done += values.size()) {
-    const size_t part = std::min(values.size(), count - done);
-    stream_->CopyIn(buffer.as<Bf16Bits>() + done, values.data(), part * sizeof(Bf16Bits));
-  }
-  Require();
-  return buffer;
+  return Get(NewTimingValues(*device_, *stream_, count, static_cast<uint32_t>(random_())));
 }
 
 void Bench::Require() {
@@ -128,7 +118,7 @@ void Bench::MeasureCopy() {
   const size_t bytes = size_t{4} << 30;
   const DeviceBuffer from = RandomBf16(bytes / 2), to = Allocate(bytes);
   const auto copy = [&](int) { stream_->CopyWithin(to.data(), from.data(), bytes); };
-  const double ms = Get(TimeOnStream(*device_, *stream_, {}, copy));
+  const double ms = Get(TimeOnStream(*device_, *stream_, /*runs=*/5, copy));
   copy_bytes_per_ms_ = 2.0 * static_cast<double>(bytes) / ms;
   Report({"copy", ms, 2.0 * static_cast<double>(bytes), 0, "read and written"});
 }

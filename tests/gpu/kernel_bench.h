@@ -92,7 +92,7 @@ class Bench {
   DeviceBuffer Allocate(size_t bytes);
   template <typename T>
   DeviceBuffer Upload(const std::vector<T>& values);
-  // bf16 values of magnitude near 1: random signs, exponents and mantissas of a small range.
+  // NewTimingValues, from a seed of its own each time.
   DeviceBuffer RandomBf16(size_t count);
   void Require();
   // Milliseconds of one call of enqueue(i).

@@ -11,7 +11,10 @@ import json
 import pathlib
 import shutil
 
-import numpy
+try:
+    import numpy
+except ModuleNotFoundError:
+    raise SystemExit("make_random_model: needs numpy (python3 -m pip install numpy)") from None
 
 SHAPES = {  # layers, hidden, heads, KV heads, head size, feed-forward, vocabulary, tied output
     "llama-8b": (32, 4096, 32, 8, 128, 14336, 128256, False),

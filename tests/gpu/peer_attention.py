@@ -4,8 +4,11 @@ FlashAttention 2. Prints JSON. Needs torch. A call's time is the median over lau
 import json
 import statistics
 
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ModuleNotFoundError:
+    raise SystemExit("peer_attention: needs torch (python3 -m pip install torch) and a GPU") from None
 
 CALLS, RUNS = 20, 5
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention 2": SDPBackend.FLASH_ATTENTION}
@@ -34,6 +37,8 @@ def time_in_graph(call):
 
 
 def main():
+    if not torch.cuda.is_available():
+        raise SystemExit("peer_attention: PyTorch finds no GPU")
     rows = []
     for length, head_dim in SHAPES:
         heads, kv_heads = 32 * 128 // head_dim, 8 * 128 // head_dim

@@ -8,7 +8,7 @@
 #
 # A suite runs in shards side by side, and what fails there runs again alone.
 # Prints each result when it comes, what matters most first. Logs and results.json go to $OUT, or to a temporary
-# folder. Every suite has a limit, and all of it ends within 8 minutes. Exit status:
+# folder. Every suite has a limit, and all of it ends within 8 minutes, or $TANDEM_GPU_SECONDS. Exit status:
 #   0   everything that is there ran and passed on a GPU
 #   1   something failed, or the programs cannot load here
 #   77  the programs load, and there is no GPU for them
@@ -27,7 +27,7 @@ readonly total_limit=${TANDEM_GPU_SECONDS:-470}  # a command that ignores its en
 shards=$(nproc)
 ((shards <= 12)) || shards=12
 readonly shards
-readonly no_gpu=77        # gpu_bench --describe ends with it
+readonly no_gpu=77  # gpu_bench --describe ends with it
 rows=()
 failed=0
 
@@ -73,12 +73,14 @@ names_marked() {  # name, mark
 # Runs a suite in shards side by side, then each test that no shard passed or skipped alone: what a broken kernel
 # leaves behind fails the tests after it, and one that hangs takes them with it.
 run_shards() {  # name, program, filter
-  local name=$1 program=$folder/$2 filter=$3 i
+  local name=$1 program=$folder/$2 filter=$3 i shard ended=0
+  local running=()
   for ((i = 0; i < shards; ++i)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout --kill-after=5 "$shard_limit" "$program" \
       --gtest_filter="$filter" >"$logs/$name.$i.log" 2>&1 &
+    running+=($!)
   done
-  wait
+  for shard in "${running[@]}"; do wait "$shard" || ended=1; done
   list_tests "$2" "$filter" >"$logs/$name.tests"
   (names_marked "$name" OK; names_marked "$name" SKIPPED) | sort -u |
     comm -13 - "$logs/$name.tests" >"$logs/$name.again"
@@ -88,11 +90,11 @@ run_shards() {  # name, program, filter
   xargs -r -n 1 -P "$shards" sh -c 'log=$logs/$name.alone.$(echo "$1" | tr / _).log
     timeout --kill-after=5 40 "$program" --gtest_filter="$1" >"$log" 2>&1 && exit
     echo "$1 ($?)" >>"$logs/$name.failed"; tail -n 12 "$log"' sh <"$logs/$name.again"
-  [ ! -s "$logs/$name.again" ]
+  [ ! -s "$logs/$name.again" ] && [ "$ended" -eq 0 ]
 }
 
 # A GoogleTest program. One whose filter finds nothing, or that skips every test, has proven nothing: that fails. So
-# does one with a test that passes alone and not among the others.
+# does one with a test that passes alone and not among the others, and one that ends badly after its tests.
 run_suite() {  # name, limit in seconds, program, filter
   if [ ! -x "$folder/$3" ]; then
     seconds=0

@@ -70,6 +70,11 @@ class RunAllTest(unittest.TestCase):
         self.assertEqual((status, outcomes["operators"]), (1, "failed (1)"))
         self.assertEqual((self.root / "out/operators.failed").read_text(encoding="utf-8"), "Suite.Test (1)\n")
 
+    def test_a_program_that_ends_badly_after_its_tests_fails(self):
+        self.write_suite("unit_gemm_tiles", "echo '[       OK ] Suite.Test (1 ms)'; exit 139")
+        status, outcomes = self.run_script()
+        self.assertEqual((status, outcomes["gemm_tiles"]), (1, "failed (1)"))
+
     def test_a_test_that_passes_alone_only_fails_its_suite(self):
         self.write_suite("unit_gemm_tiles", 'test -z "$GTEST_TOTAL_SHARDS" && echo "[       OK ] Suite.Test (1 ms)"')
         status, outcomes = self.run_script()

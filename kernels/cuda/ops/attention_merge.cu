@@ -5,13 +5,14 @@
 //
 // A warp folds 32 columns of one row and head (all 16 of head_dim 16), so one long sequence is
 // spread over many multiprocessors. Only l and o depend on the order: a maximum is exact in any
-// order, so the lanes get the factors of 32 partitions together, from a prefix maximum. Then the
-// each lane folds its column, one partition after the other, with the operations of one thread that
+// order, so the lanes get the factors of 32 partitions together, from a prefix maximum. Then each
+// lane folds its column, one partition after the other, with the operations of one thread that
 // walks the partitions, to the bit. The loads of the next 64 partitions are under way meanwhile.
 //
 // Grid: one warp a block, persistent, so that a captured graph serves any number of merges. Shared
-// memory: the factors of 32 partitions, which all lanes read. Bound: instructions of one warp,
-// about ten for each partition; docs/kernels/decode_attention.md counts them.
+// memory: the factors of 32 partitions, which all lanes read. Bound: where
+// rows have few partitions, a warp's instructions, about ten for each; of one long row not known
+// (docs/kernels/decode_attention.md).
 #include "kernels/api/device_attention.h"
 #include "kernels/cuda/ops/attention_tile.h"
 #include "kernels/cuda/ops/launchers.h"

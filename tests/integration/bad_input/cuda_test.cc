@@ -30,7 +30,7 @@ TEST(Cuda, NodesWithoutAGpuSayWhy) {
 TEST(Cuda, BenchesOfADeviceSayWhyTheyCannotRun) {
   const ProgramRun kernels_run =
       RunProgram({"tandem", "bench", "kernels", "--device=cuda", kTinyModel});
-  EXPECT_EQ(kernels_run.exit_code, 1) << kernels_run.output;
+  EXPECT_EQ(kernels_run.exit_code, 2) << kernels_run.output;
   EXPECT_THAT(kernels_run.output, HasSubstr("only `bench engine` measures devices"));
   if (kernels::CountCudaDevices() > 0) GTEST_SKIP() << "this host has a GPU";
   const ProgramRun run = RunProgram({"tandem", "bench", "engine", "--device=cuda", kTinyModel});

@@ -8,8 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "common/config/process_main.h"
-#include "common/model/model_path.h"
+#include "tests/testing/models.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
@@ -158,9 +157,8 @@ TEST(Lending, WhatTheNodesCannotHoldIsRefusedAtOnce) {
 }
 
 TEST(Lending, TheRealModelsAnswersKeepTheirTokens) {
-  const auto path = model::ResolveModelPath("smollm2", config::Environment());
-  if (!path.ok()) GTEST_SKIP() << path.status();
-  const Flags model = {"--model=smollm2", "--prefill=0", "--block-tokens=32", "--threads=1"};
+  TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
+  const Flags model = {"--model=" + path, "--prefill=0", "--block-tokens=32", "--threads=1"};
   Flags small = model, large = model;
   small.insert(small.end(), {"--decode=2", "--kv-blocks=24", "--lend-fraction=0.8"});  // 768 tokens
   large.insert(large.end(), {"--decode=1", "--kv-blocks=64"});
@@ -179,9 +177,8 @@ TEST(Lending, TheRealModelsAnswersKeepTheirTokens) {
 }
 
 TEST(Lending, TheRealModelsSplitPromptKeepsItsTokens) {
-  const auto path = model::ResolveModelPath("smollm2", config::Environment());
-  if (!path.ok()) GTEST_SKIP() << path.status();
-  const Flags model = {"--model=smollm2", "--block-tokens=32", "--threads=1"};
+  TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
+  const Flags model = {"--model=" + path, "--block-tokens=32", "--threads=1"};
   Flags small = model, large = model;
   small.insert(small.end(), {"--prefill=1", "--decode=3", "--kv-blocks=24", "--lend-fraction=0.8",
                              "--placement=affinity"});

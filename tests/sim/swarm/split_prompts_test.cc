@@ -6,6 +6,7 @@
 
 #include "common/telemetry/log.h"
 #include "sim/simulation.h"
+#include "tests/sim/swarm/lending_schedules.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::sim {
@@ -15,15 +16,7 @@ namespace {
 // 210 tokens: the prefill node lends its beginning while it computes, and the decode node takes the
 // loans over. It computes no prompt token.
 Schedule LongPromptOnAPrefillNode(int64_t window) {
-  Schedule schedule;
-  Topology& t = schedule.topology;
-  t.prefill_nodes = 1;
-  t.decode_nodes = 3;
-  t.blocks_per_node = 24;
-  t.lend_blocks = 12;
-  t.step_us = 2'000;
-  t.window_tokens = std::max<int64_t>(1, window);
-  t.window_slots = window > 0 ? 6 : 0;
+  Schedule schedule = LendingSchedule(/*prefill_nodes=*/1, /*decode_nodes=*/3, window);
   schedule.requests.push_back(
       {.at_us = 50'000, .own_tokens = 210, .own_seed = 3, .max_tokens = 20});
   return schedule;
@@ -34,7 +27,7 @@ TEST(Schedule, APromptLongerThanAnyPoolIsSplit) {
   for (const int64_t window : {0, 20}) {
     const SimReport report = RunSchedule(LongPromptOnAPrefillNode(window));
     SCOPED_TRACE(window);
-    for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
+    ExpectNoViolations(report);
     EXPECT_EQ(report.clients.done, 1);
     EXPECT_GT(report.loans_taken_over, 0);
     EXPECT_EQ(report.loans_lost, 0);
@@ -59,7 +52,7 @@ TEST(Schedule, ASplitPromptOutlivesEveryProcess) {
                                    .lasts_us = 80'000});
         const SimReport report = RunSchedule(schedule);
         SCOPED_TRACE(ToText(schedule));
-        for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
+        ExpectNoViolations(report);
         EXPECT_EQ(report.clients.done, 1);
         taken_over += report.loans_taken_over;
         if (::testing::Test::HasFailure()) return;

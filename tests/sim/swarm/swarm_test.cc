@@ -9,6 +9,7 @@
 
 #include "common/telemetry/log.h"
 #include "sim/timeline.h"
+#include "tests/sim/swarm/lending_schedules.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::sim {
@@ -233,20 +234,14 @@ TEST(Schedule, ACreditorsDeathCostsItsDebtorTimeAndNoToken) {
   int64_t lost = 0;
   for (int64_t crash_us = 60'000; crash_us < 400'000; crash_us += 20'000) {
     for (const int64_t target : {1, 2}) {  // the debtor, or the creditor
-      Schedule schedule;
-      Topology& t = schedule.topology;
-      t.prefill_nodes = 0;
-      t.decode_nodes = 2;
-      t.blocks_per_node = 24;
-      t.lend_blocks = 12;
-      t.step_us = 2'000;
+      Schedule schedule = LendingSchedule(/*prefill_nodes=*/0, /*decode_nodes=*/2);
       schedule.requests.push_back(
           {.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 230});
       schedule.faults.push_back(
           {.at_us = crash_us, .kind = FaultKind::kCrash, .target = target, .lasts_us = 50'000});
       const SimReport report = RunSchedule(schedule);
       SCOPED_TRACE(absl::StrCat("process ", target, " at ", crash_us));
-      for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
+      ExpectNoViolations(report);
       EXPECT_EQ(report.clients.done, 1);
       lost += report.loans_lost;
     }
@@ -273,7 +268,7 @@ TEST(Schedule, ThirtyTwoNodesHoldNineteenTimesOnePool) {
                                  .max_tokens = long_prompt ? 11 : 19 * pool - 19});
     const SimReport report = RunSchedule(schedule);
     SCOPED_TRACE(long_prompt ? "prompt" : "answer");
-    for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
+    ExpectNoViolations(report);
     EXPECT_EQ(report.clients.done, 1);
     EXPECT_GE(report.units_lent, 18 * t.blocks_per_node);
   }
@@ -287,13 +282,8 @@ TEST(Schedule, SequencesThatOutgrowTheirNodesDoNotStarveEachOther) {
   for (const int64_t count : {4, 5}) {
     for (const int64_t blocks : {36, 44, 52, 56}) {
       for (const int64_t later_us : {7, 3'000}) {
-        Schedule schedule;
-        Topology& t = schedule.topology;
-        t.prefill_nodes = 0;
-        t.decode_nodes = 4;
-        t.blocks_per_node = 24;
-        t.lend_blocks = 12;
-        t.step_us = 2'000;
+        Schedule schedule = LendingSchedule(/*prefill_nodes=*/0, /*decode_nodes=*/4);
+        const Topology& t = schedule.topology;
         for (int64_t i = 0; i < count; ++i)
           schedule.requests.push_back({.at_us = 50'000 + i * later_us,
                                        .own_tokens = 20,
@@ -301,7 +291,7 @@ TEST(Schedule, SequencesThatOutgrowTheirNodesDoNotStarveEachOther) {
                                        .max_tokens = blocks * t.block_tokens - 20});
         const SimReport report = RunSchedule(schedule);
         SCOPED_TRACE(absl::StrCat(count, " of ", blocks, " blocks, each later by ", later_us));
-        for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
+        ExpectNoViolations(report);
         EXPECT_EQ(report.clients.done, count);
         EXPECT_EQ(report.clients.failed, 0);
       }
@@ -318,24 +308,16 @@ TEST(Schedule, ADrainedCreditorsLoansMoveAndNothingIsComputedAgain) {
   for (const int64_t window : {0, 20}) {
     for (int64_t drain_us = 300'000; drain_us < 420'000; drain_us += 20'000) {
       for (const int64_t target : {1, 2, 3}) {
-        Schedule schedule;
-        Topology& t = schedule.topology;
-        t.prefill_nodes = 0;
-        t.decode_nodes = 3;
-        t.blocks_per_node = 24;
-        t.lend_blocks = 12;
-        t.step_us = 2'000;
-        t.row_us = 1;
-        t.drain_us = 2'000'000;
-        t.window_tokens = std::max<int64_t>(1, window);
-        t.window_slots = window > 0 ? 6 : 0;
+        Schedule schedule = LendingSchedule(/*prefill_nodes=*/0, /*decode_nodes=*/3, window);
+        schedule.topology.row_us = 1;
+        schedule.topology.drain_us = 2'000'000;
         schedule.requests.push_back(
             {.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 220});
         const int64_t rows = RunSchedule(schedule).rows_computed;
         schedule.faults.push_back({.at_us = drain_us, .kind = FaultKind::kDrain, .target = target});
         const SimReport report = RunSchedule(schedule);
         SCOPED_TRACE(absl::StrCat("process ", target, " at ", drain_us, " window ", window));
-        for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
+        ExpectNoViolations(report);
         EXPECT_EQ(report.clients.done, 1);
         if (report.loans_moved == 0) continue;
         moved += report.loans_moved;

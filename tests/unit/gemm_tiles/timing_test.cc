@@ -2,9 +2,12 @@
 // takes the median of the timed runs, leaves out the first, and passes on what failed.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <numeric>
 #include <vector>
 
+#include "absl/base/casts.h"
+#include "kernels/api/bf16.h"
 #include "kernels/api/device_timing.h"
 #include "kernels/cuda/backend/emulated_device.h"
 #include "tests/testing/status_matchers.h"
@@ -40,6 +43,33 @@ TEST(TimeInGraph, TakesTheMedianOfTheRunsBehindTheFirst) {
   ASSERT_OK_AND_ASSIGN(const double ms, TimeInGraph(*device, *stream, {20, 5}, [](int) {}));
   EXPECT_EQ(ms, 3.0) << "60 ms for 20 calls";
   EXPECT_EQ(clock.launches(), 6u);
+}
+
+TEST(TimeOnStream, TakesTheMedianOfTheCallsBehindTheFirst) {
+  const auto device = emulated::NewEmulatedDevice(1);
+  LaunchClock clock({900, 40, 800, 60, 20, 100});
+  emulated::SetClock(*device, [&clock] { return clock.Now(); });
+  ASSERT_OK_AND_ASSIGN(const auto stream, device->NewStream());
+  std::vector<int> calls;
+  ASSERT_OK_AND_ASSIGN(const double ms,
+                       TimeOnStream(*device, *stream, 5, [&](int call) { calls.push_back(call); }));
+  EXPECT_EQ(ms, 60.0);
+  EXPECT_THAT(calls, ElementsAreArray({0, 1, 2, 3, 4, 5}));
+}
+
+TEST(TimingValues, AreAsManyOfEitherSignAndNoneIsZero) {
+  constexpr size_t kCount = (1 << 20) + 3;
+  const auto device = emulated::NewEmulatedDevice(1);
+  ASSERT_OK_AND_ASSIGN(const auto stream, device->NewStream());
+  ASSERT_OK_AND_ASSIGN(const DeviceBuffer buffer, NewTimingValues(*device, *stream, kCount, 7));
+  ASSERT_EQ(buffer.bytes(), kCount * sizeof(Bf16Bits));
+  size_t negative = 0;
+  for (size_t i = 0; i < kCount; ++i) {
+    const auto value = absl::bit_cast<float>(uint32_t{buffer.as<Bf16Bits>()[i]} << 16);
+    ASSERT_TRUE(std::abs(value) >= 0.25f && std::abs(value) < 2.0f) << value << " at " << i;
+    if (value < 0) ++negative;
+  }
+  EXPECT_NEAR(static_cast<double>(negative) / kCount, 0.5, 0.01);
 }
 
 TEST(TimeInGraph, RunsEachCallFromTheGraphWithItsOwnBuffers) {
