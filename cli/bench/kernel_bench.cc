@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -21,6 +22,7 @@ namespace {
 constexpr size_t kColdBytes = size_t{128} << 20;
 constexpr int64_t kContext = 2048;
 constexpr int64_t kPromptRows = 512;
+constexpr int32_t kLentPartitions = 5;  // of 256 tokens
 constexpr int32_t kSmallVocab = 49152, kLargeVocab = 262144;
 
 // A cheap sequence of numbers in [-1, 1).
@@ -73,6 +75,7 @@ class KernelBench {
   void GemmRows(const std::string& name, const kernels::MatrixShape& shape,
                 const std::vector<const void*>& copies, int64_t rows);
   void Attention(int64_t sequences, int64_t rows_each, int64_t context);
+  void Partials(int32_t partitions);
   void Rows();
   void Sample(int32_t vocab);
 
@@ -201,6 +204,52 @@ void KernelBench::Attention(int64_t sequences, int64_t rows_each, int64_t contex
           [&] { setup_.backend.attention(args, pool_.parallel()); });
 }
 
+// One generated row of a borrowing sequence over what one creditor holds, a layer after another.
+void KernelBench::Partials(int32_t partitions) {
+  const model::ModelConfig& config = setup_.config;
+  const kernels::KvShape& kv = setup_.kv;
+  const int32_t tokens = partitions * kernels::kPartitionTokens;
+  const int32_t blocks = tokens / kv.block_tokens;
+  const int64_t stride = static_cast<int64_t>((kernels::KvBlockBytes(kv) + 63) / 64 * 64);
+  const size_t layer_bytes = static_cast<size_t>(blocks * stride);
+  const size_t layers = kColdBytes / layer_bytes + 1;
+  AlignedBuffer cache(layers * layer_bytes);
+  std::memset(cache.data(), 0x3c, cache.bytes());
+  std::vector<int32_t> table(static_cast<size_t>(blocks));
+  std::iota(table.begin(), table.end(), 0);
+  const int64_t width = int64_t{config.num_heads} * config.head_dim;
+  const AlignedBuffer q = noise_.Floats(width);
+  kernels::PartialsSequence sequence;
+  sequence.block_table = table.data();
+  sequence.num_rows = 1;
+  sequence.first_position = tokens;
+  sequence.span = {0, partitions};
+  const int64_t pieces = kernels::NumPieces(sequence.span);
+  AlignedBuffer records(
+      static_cast<size_t>(pieces * kernels::PieceBytes(1, config.num_heads, config.head_dim)));
+  sequence.records = records.floats();
+  AlignedBuffer scratch(
+      kernels::PartialsScratchBytes({config.num_heads, kv, 1, pool_.num_threads()}));
+  kernels::AttentionPartialsArgs args;
+  args.q = q.floats();
+  args.q_stride = width;
+  args.num_heads = config.num_heads;
+  args.scale = config.attention_scale;
+  args.sequences = &sequence;
+  args.num_sequences = 1;
+  args.scratch = scratch.data();
+  args.scratch_bytes = scratch.bytes();
+  size_t layer = 0;
+  Measure("attention, partials", absl::StrCat("1 row over ", tokens),
+          {.flops = 4.0 * tokens * static_cast<double>(width),
+           .bytes = static_cast<double>(layer_bytes)},
+          [&] {
+            char* base = static_cast<char*>(cache.data());
+            args.layer = {kv, base + layer++ % layers * layer_bytes, stride};
+            setup_.backend.attention_partials(args, pool_.parallel());
+          });
+}
+
 void KernelBench::Rows() {
   const int64_t hidden = setup_.config.hidden_size, ffn = setup_.config.ffn_size;
   AlignedBuffer x = noise_.Floats(kPromptRows * std::max(hidden, 2 * ffn));
@@ -284,6 +333,7 @@ void KernelBench::RunAll() {
   Attention(32, 1, kContext);
   Attention(1, kPromptRows, 0);
   Attention(1, kPromptRows, kContext - kPromptRows);
+  Partials(kLentPartitions);
   Rows();
   for (int32_t vocab : {kSmallVocab, kLargeVocab}) Sample(vocab);
 }

@@ -105,6 +105,11 @@ class PartialAttention {
   // answer.size(); kDataLoss: a block does not hold what it should (the hash engine notices).
   // Checks everything first: queries come from another process.
   virtual absl::Status Compute(const PartialQuery& query, absl::Span<std::byte> answer) = 0;
+  // A question about `blocks` in `layer` was answered. Starts to fetch, into the calling thread's
+  // cache, what the same question would read in the next layer that lends (after the last one: in
+  // the first). Returns the bytes; 0 where there is nothing to gain. REQUIRES: blocks of the arena;
+  // their contents do not matter.
+  virtual int64_t FetchForNextLayer(int32_t, absl::Span<const BlockId>) { return 0; }
 };
 
 }  // namespace tandem::engine

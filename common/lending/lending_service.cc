@@ -20,6 +20,7 @@
 #include "common/lending/lending_wire.h"
 #include "common/lending/link_listener.h"
 #include "common/lending/loan_table.h"
+#include "common/lending/read_ahead.h"
 #include "common/runtime/polite_spin.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
@@ -59,6 +60,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
         clock_(clock),
         sink_(std::move(sink)),
         share_(options.compute_share, clock.Now()),
+        ahead_(*attention_, ReadAheadBytes()),
         answers_((kAnswersBytesMax + kEntriesMax * kCacheLineBytes) / sizeof(CacheLine)) {
     entries_.reserve(kEntriesMax);
     pieces_.reserve(kEntriesMax + 2);
@@ -126,11 +128,21 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
       last_pass = now;
       if (is_busy) {
         last_question = RealClock().Now();
+      } else if (ReadSomeAhead()) {
+        continue;  // a question may have come meanwhile
       } else if (!StaysAwake(RealClock().Now() - last_question)) {
         Sleep(now);
         next_housekeeping_ = absl::InfinitePast();
       }
     }
+  }
+
+  bool ReadSomeAhead() {
+    if (!ahead_.has_more()) return false;
+    const absl::Time began = clock_.Now();
+    ahead_.FetchSome();
+    share_.Spend(clock_.Now() - began);
+    return true;
   }
 
   // `idle`: since the last question.
@@ -240,6 +252,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
     WaitForShare();
     const absl::Time began = clock_.Now();
     BeginResponse(RequestKind::kAttend, reader.size());
+    ahead_.Restart();
     absl::Span<const float> queries = reader.queries();
     absl::Span<std::byte> room(answers_.data()->bytes, answers_.size() * sizeof(CacheLine));
     for (size_t i = 0; i < reader.size(); ++i) {
@@ -279,6 +292,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
                                                      .q = q},
                                                     answer);
     loans_.EndUse();
+    if (status.ok()) ahead_.Add(part.layer, use.owner, use.blocks);
     if (absl::IsDataLoss(status)) sink_(LoanDamaged{{debtor, LoanId(part.loan)}});
     return status;
   }
@@ -326,6 +340,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
   // Bound: the debtors, emptied after each pass.
   std::vector<CallPeer> broken_;
   ComputeShare share_;
+  ReadAhead ahead_;
   PoliteSpin spin_;
   absl::Time next_housekeeping_ = absl::InfinitePast();
   int64_t debtors_refused_ = 0;

@@ -41,7 +41,7 @@ struct LendingServiceOptions {
   // processor has nothing else to do. A debtor's next question comes after the rest of its layer; a
   // thread that sleeps by then costs it a wake-up, 20 to 50 us on a virtual machine.
   absl::Duration spin = absl::Microseconds(50);
-  absl::Duration spin_alone = absl::Milliseconds(1);
+  absl::Duration spin_alone = absl::Milliseconds(3);
 };
 
 struct LendingServiceCounters {

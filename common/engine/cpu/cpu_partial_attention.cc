@@ -1,5 +1,7 @@
 #include "common/engine/cpu/cpu_partial_attention.h"
 
+#include <immintrin.h>
+
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,8 @@
 
 namespace tandem::engine {
 namespace {
+
+constexpr size_t kCacheLineBytes = 64;
 
 class CpuPartialAttention final : public PartialAttention {
  public:
@@ -63,6 +67,17 @@ class CpuPartialAttention final : public PartialAttention {
     return absl::OkStatus();
   }
 
+  int64_t FetchForNextLayer(int32_t layer, absl::Span<const BlockId> blocks) override {
+    const int32_t next = NextLendingLayer(options_.config, layer);
+    const size_t bytes = kernels::KvBlockBytes(options_.kv);
+    const std::byte* region = reinterpret_cast<const std::byte*>(arena_.LayerRegion(next));
+    for (const BlockId block : blocks) {
+      const std::byte* at = region + block.value() * arena_.layout().layer_block_bytes;
+      for (size_t i = 0; i < bytes; i += kCacheLineBytes) _mm_prefetch(at + i, _MM_HINT_T1);
+    }
+    return static_cast<int64_t>(bytes * blocks.size());
+  }
+
  private:
   const CpuPartialAttentionOptions options_;
   const kernels::Backend& backend_;
@@ -72,6 +87,14 @@ class CpuPartialAttention final : public PartialAttention {
 };
 
 }  // namespace
+
+int32_t NextLendingLayer(const model::ModelConfig& config, int32_t layer) {
+  for (int32_t i = 1; i < config.num_layers; ++i) {
+    const int32_t next = (layer + i) % config.num_layers;
+    if (config.layers[static_cast<size_t>(next)].sliding_window == 0) return next;
+  }
+  return layer;
+}
 
 std::unique_ptr<PartialAttention> NewCpuPartialAttention(CpuPartialAttentionOptions options,
                                                          const kernels::Backend& backend,

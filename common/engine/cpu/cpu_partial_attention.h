@@ -18,6 +18,10 @@ struct CpuPartialAttentionOptions {
   int64_t context_tokens = 0;
 };
 
+// The next layer that asks about lent tokens; after the last one, the first. Layers with a sliding
+// window never ask.
+int32_t NextLendingLayer(const model::ModelConfig& config, int32_t layer);
+
 // `backend` and `arena` outlive it.
 std::unique_ptr<PartialAttention> NewCpuPartialAttention(CpuPartialAttentionOptions options,
                                                          const kernels::Backend& backend,

@@ -95,6 +95,16 @@ struct Gate {
     const auto there = [this, count] { return num_arrived >= count; };
     mutex.Await(absl::Condition(&there));
   }
+  void Fetched(size_t blocks) {
+    absl::MutexLock lock(&mutex);
+    num_fetched += blocks;
+  }
+  // Waits, in real time, until the creditor has read this many blocks ahead.
+  void AwaitFetched(size_t count) {
+    absl::MutexLock lock(&mutex);
+    const auto there = [this, count] { return num_fetched >= count; };
+    TANDEM_CHECK(mutex.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(20)));
+  }
   int passed() {
     absl::MutexLock lock(&mutex);
     return num_passed;
@@ -103,6 +113,7 @@ struct Gate {
   absl::Mutex mutex;
   bool is_closed = false;
   int num_arrived = 0, num_passed = 0;
+  size_t num_fetched = 0;
 };
 
 class FakeAttention : public engine::PartialAttention {
@@ -125,6 +136,10 @@ class FakeAttention : public engine::PartialAttention {
                                    query.num_rows, query.q.data(), kQFloats);
     std::memcpy(answer.data(), right.data(), right.size());
     return absl::OkStatus();
+  }
+  int64_t FetchForNextLayer(int32_t, absl::Span<const BlockId> blocks) override {
+    if (gate_ != nullptr) gate_->Fetched(blocks.size());
+    return static_cast<int64_t>(blocks.size());
   }
 
  private:
