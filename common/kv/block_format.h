@@ -17,8 +17,8 @@ namespace tandem::kv {
 // The orders that Reorder knows. A block is [num_kv_heads][K, V][slab]; slabs are
 //   rows:   K and V [block_tokens][head_dim]: GPUs and the reference
 //   tiles:  K [block_tokens/16][head_dim][16], V as rows: the CPU's vector classes
-//   pairs:  K [block_tokens/16][head_dim/2][16][2], V [block_tokens/2][head_dim][2]: the CPU class
-//           with bf16 dot products
+//   pairs:  K [block_tokens/16][head_dim/2][16][2], V [block_tokens/2][head_dim][2]: the CPU
+//           classes with bf16 dot products and with AMX
 inline constexpr absl::string_view kRowsOrder = "rows";
 inline constexpr absl::string_view kTilesOrder = "tiles";
 inline constexpr absl::string_view kPairsOrder = "pairs";

@@ -4,10 +4,10 @@
 // portable numerics: FP32 FMA in a fixed order of 16 lanes gives the same bits on both, so their
 // nodes mix. avx512bf16 computes products of bf16 weights and of a bf16 cache with `vdpbf16ps`: a
 // numerics of its own, twice as fast where the processor has a full-rate unit for it. amx computes
-// products of bf16 and of int8 weights on tile registers, everything else as avx512 does; its bf16
-// products are a third numerics. amx_emulated is amx with tile registers emulated in plain C++, and
-// runs on any processor with AVX2. Tests of amx use it, and FindBackend compares amx with it.
-// Thread safety: backends are constants.
+// products of bf16 and of int8 weights and of a bf16 cache on tile registers, everything else as
+// avx512 does; its bf16 products are a third numerics. amx_emulated is amx with tile registers
+// emulated in plain C++, and runs on any processor with AVX2. Tests of amx use it, and FindBackend
+// compares amx with it. Thread safety: backends are constants.
 #pragma once
 
 #include <string>

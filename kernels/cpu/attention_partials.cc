@@ -101,7 +101,7 @@ void RunTask(const Call& call, int64_t task, int worker) {
 void MergeHead(const AttentionArgs& attention, const MergeSequence& sequence, int32_t head) {
   const int32_t head_dim = attention.layer.shape.head_dim;
   alignas(64) float group_o[256], total_o[256];
-  float m[2], l[2];
+  float m[2] = {}, l[2];
   const SoftmaxState group = {m, l, group_o}, total = {m + 1, l + 1, total_o};
   for (int32_t row = 0; row < sequence.num_rows; ++row) {
     l[0] = l[1] = 0;
@@ -142,7 +142,7 @@ void AttentionPartials(const AttentionPartialsArgs& args, const ParallelFor& par
   call.attention.scale = args.scale;
   call.attention.sliding_window = args.sliding_window;
   call.attention.layer = args.layer;
-  call.plan = PlanAttention(args.num_heads, shape, 0);
+  call.plan = PlanAttention(args.num_heads, shape, 0, TaskVectors(call.attention));
   const int64_t list_bytes = PartialsListBytes(args.num_sequences);
   KERNEL_REQUIRE(list_bytes + parallel.num_workers * PartialsQueryFloats(call.plan, shape) * 4 <=
                  static_cast<int64_t>(args.scratch_bytes));

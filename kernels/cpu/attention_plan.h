@@ -23,10 +23,11 @@ struct RowBlock {
 
 namespace {
 
-// Query vectors (row, head) of one KV head that one task carries through the partitions together:
-// four blocks of twelve, so that K and V of a partition are widened and read from L2 once for each
-// twelve.
+// Query vectors (row, head) of one KV head that one task carries through the partitions together,
+// so that K and V of a partition come from L2 for all of them: four blocks of twelve, or two pairs
+// of tiles.
 constexpr int64_t kTaskVectors = 48;
+constexpr int64_t kTileTaskVectors = 64;
 // Each partition becomes a task while there are fewer tasks per worker than this.
 constexpr int64_t kTasksPerWorker = 4;
 // A task takes as many KV heads of a sequence as fit into this many bytes of a partition. The
@@ -47,10 +48,12 @@ struct AttentionPlan {
 
 inline int64_t RoundUpTo64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t max_rows) {
+// `task_vectors`: one of the two above; the larger for scratch that serves every class.
+inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t max_rows,
+                                   int64_t task_vectors = kTileTaskVectors) {
   AttentionPlan plan;
   plan.heads_per_kv = num_heads / kv.num_kv_heads;
-  const int64_t rows = kTaskVectors / plan.heads_per_kv;
+  const int64_t rows = task_vectors / plan.heads_per_kv;
   plan.rows_per_block = rows < 1 ? 1 : rows;
   const int64_t vectors = plan.rows_per_block * plan.heads_per_kv;
   plan.block_list_bytes = RoundUpTo64(max_rows * static_cast<int64_t>(sizeof(RowBlock)));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/api/attention.h"
+#include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/int8_cache.h"
@@ -40,14 +41,24 @@ struct Vectors {
   }
 };
 
-// The vectors divided into register blocks of nearly equal size.
-TANDEM_INLINE int64_t NumGroups(int64_t count) {
-  return (count + kMaxBlockRows - 1) / kMaxBlockRows;
-}
-
 // Whether this call uses bf16 dot products.
 TANDEM_INLINE bool UsesDot(const AttentionArgs& args) {
   return kHasDotProducts && args.layer.shape.type == KvType::kBf16;
+}
+// Whether this call uses tile registers.
+TANDEM_INLINE bool UsesTiles(const AttentionArgs& args) {
+  return kHasTiles && args.layer.shape.type == KvType::kBf16;
+}
+
+// Of PlanAttention.
+TANDEM_INLINE int64_t TaskVectors(const AttentionArgs& args) {
+  return UsesTiles(args) ? kTileTaskVectors : kTaskVectors;
+}
+
+// The vectors divided into groups of nearly equal size.
+TANDEM_INLINE int64_t NumGroups(const AttentionArgs& args, int64_t count) {
+  const int64_t most = UsesTiles(args) ? kMaxGroupVectors : kMaxBlockRows;
+  return (count + most - 1) / most;
 }
 
 struct PairsShape {
@@ -68,6 +79,16 @@ TANDEM_INLINE void PackPairs([[maybe_unused]] const float* q, [[maybe_unused]] f
   for (int32_t i = 0; i < shape.head_dim / 2; ++i) out[i * shape.step] = pairs[i];
 }
 
+// Rounds one query vector, scaled with log2 e, to a row of bf16, zeros behind it.
+TANDEM_INLINE void PackRow([[maybe_unused]] const float* q, [[maybe_unused]] float scale,
+                           [[maybe_unused]] int32_t head_dim, [[maybe_unused]] uint16_t* row) {
+#if defined(TANDEM_TILE_CLASS)
+  const V16 factor = Set1(scale * kLog2E);
+  for (int32_t d = 0; d < PaddedHeadDim(head_dim); d += 16)
+    StoreBf16(row + d, d < head_dim ? Mul(Load(q + d), factor) : Zero());
+#endif
+}
+
 // Rounds one query vector, scaled, to int8 and scatters its quads, its scale and its correction.
 TANDEM_INLINE void PackQuads(const float* q, float scale, const PairsShape& shape, uint32_t* out) {
   alignas(64) uint8_t bytes[256];
@@ -83,11 +104,12 @@ TANDEM_INLINE void PackQuads(const float* q, float scale, const PairsShape& shap
 }
 
 // Copies the scaled q of every group as [head_dim][group size], or as bf16 pairs,
-// [head_dim / 2][group size], or as int8 (see RunPartitionGroupInt8).
+// [head_dim / 2][group size], or as bf16 rows, [group size][PaddedHeadDim], or as int8 (see
+// RunPartitionGroupInt8).
 inline void PackQueries(const Vectors& vectors, float* packed) {
   const AttentionArgs& args = *vectors.args;
   const int32_t head_dim = args.layer.shape.head_dim;
-  const int64_t count = vectors.count(), groups = NumGroups(count);
+  const int64_t count = vectors.count(), groups = NumGroups(args, count);
   for (int64_t g = 0; g < groups; ++g) {
     const int64_t begin = count * g / groups, size = count * (g + 1) / groups - begin;
     float* out = packed + begin * head_dim;
@@ -96,6 +118,9 @@ inline void PackQueries(const Vectors& vectors, float* packed) {
           args.q + vectors.Row(begin + r) * args.q_stride + vectors.HeadOffset(begin + r);
       if (args.layer.shape.type == KvType::kInt8) {
         PackQuads(q, args.scale, {head_dim, size}, reinterpret_cast<uint32_t*>(out) + r);
+      } else if (UsesTiles(args)) {
+        PackRow(q, args.scale, head_dim,
+                reinterpret_cast<uint16_t*>(out) + r * PaddedHeadDim(head_dim));
       } else if (!UsesDot(args)) {
         for (int32_t d = 0; d < head_dim; ++d) out[d * size + r] = q[d] * args.scale;
       } else {
@@ -112,7 +137,12 @@ TANDEM_INLINE void RunPass(const PartitionGroup& group) {
     RunPartitionGroupInt8(group);
     return;
   }
-#if defined(__AVX512BF16__)
+#if defined(TANDEM_TILE_CLASS)
+  if (type == KvType::kBf16) {
+    RunPartitionGroupTile(group);
+    return;
+  }
+#elif defined(__AVX512BF16__)
   if (type == KvType::kBf16) {
     RunPartitionGroupDot(group);
     return;
@@ -129,9 +159,10 @@ TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, i
   const AttentionArgs& args = *vectors.args;
   const int32_t head_dim = args.layer.shape.head_dim;
   const int32_t first_token = partition * kPartitionTokens;
-  const int64_t count = vectors.count(), groups = NumGroups(count);
-  alignas(64) float o[kMaxBlockRows * 256];
-  float m[kMaxBlockRows], l[kMaxBlockRows];
+  const int64_t count = vectors.count(), groups = NumGroups(args, count);
+  alignas(64) float o[kMaxGroupVectors * 256];
+  float m[kMaxGroupVectors], l[kMaxGroupVectors];
+  PassTiles tiles;
   for (int64_t g = 0; g < groups; ++g) {
     const int64_t begin = count * g / groups;
     PartitionGroup group = {};
@@ -143,6 +174,7 @@ TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, i
     group.kv_head = vectors.kv_head;
     group.first_token = (partition - vectors.table_partition) * kPartitionTokens;
     group.stream = stream;
+    group.tiles = &tiles;
     for (int32_t r = 0; r < group.size; ++r) {
       const int32_t position = vectors.Position(begin + r);
       group.begin[r] = ClampToPartition(RowBegin(args, position) - first_token);
@@ -183,8 +215,8 @@ inline void FetchPartition(const Vectors& vectors, int32_t partition) {
 // The merge and the end of a row's softmax, for the call's cache type.
 TANDEM_INLINE void Merge(const AttentionArgs& args, const SoftmaxState& into,
                          const SoftmaxPart& part) {
-#if defined(__AVX512BF16__)
-  if (UsesDot(args)) {
+#if defined(__AVX512BF16__) || defined(TANDEM_TILE_CLASS)
+  if (UsesDot(args) || UsesTiles(args)) {
     MergeSoftmax<BinaryExponential>(into, part, args.layer.shape.head_dim);
     return;
   }

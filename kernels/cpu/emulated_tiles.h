@@ -135,6 +135,10 @@ class TileRegisters {
     }
   }
   template <int kTile>
+  TANDEM_INLINE void LoadOnce(const TileMemory<const char>& rows, const MemoryRange& readable) {
+    Load<kTile>(rows, readable);
+  }
+  template <int kTile>
   TANDEM_INLINE void Store(const TileMemory<char>& rows, const MemoryRange& writable) const {
     const EmulatedTile& tile = tiles_[kTile];
     KERNEL_REQUIRE(tile.rows > 0);

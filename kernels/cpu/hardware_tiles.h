@@ -32,6 +32,11 @@ class TileRegisters {
                  : "memory");
   }
   template <int kTile>
+  TANDEM_INLINE void LoadOnce(const TileMemory<const char>& rows, const MemoryRange&) {
+    asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(rows.first), "r"(rows.stride)
+                 : "memory");
+  }
+  template <int kTile>
   TANDEM_INLINE void Store(const TileMemory<char>& rows, const MemoryRange&) {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(kTile), "r"(rows.first), "r"(rows.stride)
                  : "memory");

@@ -3,13 +3,12 @@
 //
 // Element order inside a slab: K [block_tokens/16][head_dim][16], so that scores of 16 tokens are
 // one FMA chain over head_dim; V [block_tokens][head_dim], so that outputs are one chain over
-// tokens. A bf16 cache of a class with dot products keeps pairs: K
+// tokens. A bf16 cache of a class with dot products or tile registers keeps pairs: K
 // [block_tokens/16][head_dim/2][16][2], pairs along head_dim; V [block_tokens/2][head_dim][2],
 // pairs of tokens. int8_cache.h has the order of an int8 cache.
 #include "kernels/api/kv_cache.h"
 
 #include "kernels/api/require.h"
-#include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/int8_cache.h"
 #include "kernels/cpu/kv_view.h"
 #include "kernels/cpu/ops.h"
@@ -19,7 +18,7 @@ namespace {
 
 // The offset of element d of a token, from its tile of K or its (pair of) V.
 template <typename T>
-constexpr bool kPairs = kHasDotProducts && sizeof(T) == sizeof(Bf16);
+constexpr bool kPairs = kKeepsPairs && sizeof(T) == sizeof(Bf16);
 template <typename T>
 TANDEM_INLINE int64_t KeyOffset(int32_t token, int32_t d) {
   return kPairs<T> ? (d / 2 * 16 + token % 16) * 2 + d % 2 : d * 16 + token % 16;
@@ -33,7 +32,7 @@ TANDEM_INLINE int32_t ValueToken(int32_t token) {
   return kPairs<T> ? token & ~1 : token;
 }
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BW__)
 // RoundToBf16 of sixteen values, in the low halves of dwords.
 TANDEM_INLINE __m512i RoundLanes(const float* x) {
   const __m512i bits = _mm512_loadu_si512(x);
@@ -80,7 +79,7 @@ void WriteToken(const KvWriteArgs& args, const SequenceRows& sequence, int32_t i
     const float* v = args.v + row * args.v_stride + head * head_dim;
     T* k_out = view.KeyTile(block, head, token / 16);
     T* v_out = view.Value(block, head, ValueToken<T>(token));
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BW__)
     if constexpr (kPairs<T>) {
       WriteKeyPairs(k, head_dim, token, k_out);
       WriteValuePairs(v, head_dim, token, v_out);

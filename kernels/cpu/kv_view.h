@@ -5,6 +5,8 @@
 
 #include "kernels/api/kv_cache.h"
 #include "kernels/api/require.h"
+#include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/tile_registers.h"
 #include "kernels/cpu/v16.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -17,6 +19,9 @@ TANDEM_INLINE void RequireKvLayer(const KvLayer& layer) {
   KERNEL_REQUIRE(layer.shape.num_kv_heads > 0);
   KERNEL_REQUIRE(layer.shape.type != KvType::kFp8);
 }
+
+// Whether a bf16 cache keeps pairs (kv_cache.cc).
+inline constexpr bool kKeepsPairs = kHasDotProducts || kHasTiles;
 
 template <typename T>
 struct KvView {

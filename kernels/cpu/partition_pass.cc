@@ -129,7 +129,7 @@ template <int R, typename T>
 void RunGroup(const PartitionGroup& group) {
   alignas(64) float scores[R * kTokens];
   const Pass<T> pass = {group, KvView<T>(*group.layer), scores};
-  auto [any_begin, any_end, all_begin, all_end] = BeginGroup<R>(group);
+  auto [any_begin, any_end, all_begin, all_end] = BeginGroup(group, R);
   if (any_begin >= any_end) return;
   ScoreRange<R>(pass, any_begin / 16, (any_end + 15) / 16);
   for (int32_t r = 0; r < R; ++r) {

@@ -203,7 +203,7 @@ void RunGroup(const PartitionGroup& group) {
   alignas(64) float scores[R * kTokens];
   alignas(64) uint16_t p[R * kTokens];
   const DotPass pass = {group, KvView<Bf16>(*group.layer), scores, p};
-  auto [any_begin, any_end, all_begin, all_end] = BeginGroup<R>(group);
+  auto [any_begin, any_end, all_begin, all_end] = BeginGroup(group, R);
   if (any_begin >= any_end) return;
   ScoreRange<R>(pass, any_begin / 16, (any_end + 15) / 16);
   for (int32_t r = 0; r < R; ++r) {

@@ -181,7 +181,7 @@ void RunGroup(const PartitionGroup& group) {
   alignas(64) uint16_t weights[R * kTokens];
   float factors[R] = {};
   const Int8Pass pass = {group, Int8View(*group.layer), scores, weights, factors};
-  const AttendedTokens range = BeginGroup<R>(group);
+  const AttendedTokens range = BeginGroup(group, R);
   if (range.any_begin >= range.any_end) return;
   const int32_t first_tile = range.any_begin / 16, end_tile = (range.any_end + 15) / 16;
   ScoreRange<R>(pass, first_tile, end_tile);

@@ -12,7 +12,7 @@ namespace tandem::kernels::TANDEM_ISA {
 struct NaturalExponential {
   TANDEM_INLINE V16 operator()(V16 x) const { return Exp(x); }
 };
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(TANDEM_TILE_CLASS)
 struct BinaryExponential {
   TANDEM_INLINE V16 operator()(V16 x) const { return Exp2(x); }
 };

@@ -9,13 +9,15 @@ extern constexpr Backend kBackend = {
 #if defined(__AMX_TILE__)
     .isa = IsaClass::kAmx,
     .name = "cpu-amx",
-    .numerics = "cpu-amx-v2",
+    .numerics = "cpu-amx-v3",
     .dot_products = true,
+    .kv_in_pairs = true,
 #elif defined(TANDEM_TILE_CLASS)
     .isa = IsaClass::kAmxEmulated,
     .name = "cpu-amx-emulated",
-    .numerics = "cpu-amx-emulated-v2",
+    .numerics = "cpu-amx-emulated-v3",
     .dot_products = true,
+    .kv_in_pairs = true,
 #elif defined(__AVX512BF16__)
     .isa = IsaClass::kAvx512Bf16,
     .name = "cpu-avx512bf16",

@@ -4,7 +4,8 @@
 //          tile 6   tile 7    16 features each: pairs (quads) of k in rows
 //   tile 4 tile 0   tile 1    rows [0, 16)
 //   tile 5 tile 2   tile 3    rows [16, 32)
-// A step reads four tiles for four products. A block of up to sixteen rows leaves 2, 3 and 5 out.
+// A step reads four tiles for four products. The panel passes by once for a block, while the block's
+// rows meet every panel: so only they should stay in the L1 cache. A block of up to sixteen rows leaves 2, 3 and 5 out.
 // Packed weights: panels of [steps][2] tiles, so that a panel is one stream of memory.
 // Thread safety: one worker, which holds the tiles (tile_registers.h).
 #pragma once
@@ -97,10 +98,10 @@ struct StepOperands {
 
 template <typename Products, bool kTwoTiles>
 TANDEM_INLINE void Step(TileRegisters& tiles, const StepOperands& in) {
-  tiles.Load<6>({in.w, kTileRowBytes}, in.w_range);
+  tiles.LoadOnce<6>({in.w, kTileRowBytes}, in.w_range);
   tiles.Load<4>(in.x, in.x_range);
   Products::template Run<0, 4, 6>(tiles);
-  tiles.Load<7>({in.w + kTileBytes, kTileRowBytes}, in.w_range);
+  tiles.LoadOnce<7>({in.w + kTileBytes, kTileRowBytes}, in.w_range);
   Products::template Run<1, 4, 7>(tiles);
   if constexpr (kTwoTiles) {
     tiles.Load<5>({in.x.first + kTileRows * in.x.stride, in.x.stride}, in.x_range);

@@ -6,6 +6,7 @@
 //   Configure(config)            shapes of all tiles; their contents become zero
 //   Zero<T>()                    tile T = 0
 //   Load<T>(rows, readable)      tile T's rows, `rows.stride` bytes apart
+//   LoadOnce<T>(rows, readable)  Load of memory that is not needed again soon: it need not stay in L1
 //   Store<T>(rows, writable)     the same into memory
 //   DotBf16<C, A, B>()           C[m][n] += Σ_k A[m][k]·B[k][n], a dword holds a bf16 pair along k
 //   DotInt8<C, A, B>()           the same for quads of signed bytes, exact in int32

@@ -54,6 +54,10 @@ TANDEM_INLINE V16 RoundNearest(V16 a) {
   return {_mm256_round_ps(a.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
           _mm256_round_ps(a.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+TANDEM_INLINE V16 Floor(V16 a) {
+  return {_mm256_round_ps(a.low, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+          _mm256_round_ps(a.high, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+}
 
 TANDEM_INLINE __m256 LowHalf(V16 a) { return a.low; }
 TANDEM_INLINE __m256 HighHalf(V16 a) { return a.high; }
@@ -181,5 +185,10 @@ TANDEM_INLINE U16 LoadInt8AsHalves(const uint8_t* p) {
 // For integral values within int32.
 TANDEM_INLINE U16 ToInt(V16 a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
 TANDEM_INLINE V16 FromInt(U16 a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+
+// a·2^n for whole n, where the result is a normal number.
+TANDEM_INLINE V16 Scale2(V16 a, V16 n) {
+  return Mul(a, FromBits(ShiftLeftU<23>(AddU(ToInt(n), SetU1(127)))));
+}
 
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -34,6 +34,12 @@ TANDEM_INLINE V16 RoundNearest(V16 a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 
+TANDEM_INLINE V16 Floor(V16 a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+}
+// a·2^n for whole n, where the result is a normal number.
+TANDEM_INLINE V16 Scale2(V16 a, V16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+
 TANDEM_INLINE __m256 LowHalf(V16 a) { return _mm512_castps512_ps256(a.v); }
 TANDEM_INLINE __m256 HighHalf(V16 a) { return _mm512_extractf32x8_ps(a.v, 1); }
 

@@ -226,6 +226,10 @@ TEST_P(AttentionTest, PlacementBlockSizeAndClassDoNotChangeBits) {
     if (backend_ != nullptr && std::string(mine->numerics) == backend_->numerics) {
       ExpectSameBits(RunAlone(shape, data), expected, "avx2 against this class");
     }
+    backend_ = FindBackend(IsaClass::kAmxEmulated);
+    if (backend_ != nullptr && mine->isa == IsaClass::kAmx) {
+      ExpectSameBits(RunAlone(shape, data), expected, "emulated tiles against real ones");
+    }
     backend_ = mine;
   }
 }
