@@ -45,8 +45,10 @@ absl::Status CheckTokens(absl::Span<const TokenId> prompt, int32_t vocab_size) {
   constexpr size_t kAtOnce = 32;
   const auto limit = static_cast<uint32_t>(vocab_size);
   uint32_t signs = 0;
+  // A span checks each index, which compilers cannot do for several tokens at a time.
+  const TokenId* const tokens = prompt.data();
   const auto look = [&](size_t at) {
-    const auto token = static_cast<uint32_t>(prompt[at]);
+    const auto token = static_cast<uint32_t>(tokens[at]);
     signs |= token | (limit - 1 - token);
   };
   size_t i = 0;
