@@ -362,7 +362,7 @@ void SimNode::SendEvents(node::NodeActions& actions) {
   }
   if (messages.empty()) return;
   v1::NodeLoad load = core_->load();
-  freed_room_.OnReported(core_->held());
+  freed_room_.OnReported(node::FreedRoom::HeldBy(load));
   load_sent_ = true;
   for (ControlStream* stream : streams_) {
     const auto router = routers_.find(stream);

@@ -114,8 +114,9 @@ void SequenceScheduler::SetAwaited(SequenceId id, bool awaited) {
 int64_t SequenceScheduler::RoomForOne() const {
   const kv::BlockPool::Counts counts = pool_.counts();
   const int64_t blocks = counts.free + counts.cached;
+  if (!pool_.windowed()) return blocks;
   const int64_t slots = pool_.slot_counts().available();
-  const bool short_of_slots = pool_.windowed() && slots < KeptSlots(options_.spec.layout);
+  const bool short_of_slots = slots < KeptSlots(options_.spec.layout);
   return short_of_slots ? std::min(blocks, std::max<int64_t>(0, slots)) : blocks;
 }
 

@@ -258,12 +258,17 @@ absl::Status RouterCore::OnTokens(const Node& node, const v1::TokensGenerated& t
   v1::TokensGenerated::Step& step = plain_step_;
   v1::Leg& leg = *step.mutable_leg();
   v1::GeneratedToken& token = step.tokens().empty() ? *step.add_tokens() : *step.mutable_tokens(0);
+  const auto* const numbers = plain.leg_numbers().data();
+  const auto* const attempts = plain.leg_attempts().data();
+  const auto* const ids = plain.token_ids().data();
+  const auto* const indices = plain.indices().data();
+  const auto* const logprobs = plain.logprobs().data();
   for (int i = 0; i < count; ++i) {
-    leg.set_number(plain.leg_numbers(i));
-    leg.set_attempt(plain.leg_attempts(i));
-    token.set_token_id(plain.token_ids(i));
-    token.set_index(plain.indices(i));
-    token.set_logprob(plain.logprobs(i));
+    leg.set_number(numbers[i]);
+    leg.set_attempt(attempts[i]);
+    token.set_token_id(ids[i]);
+    token.set_index(indices[i]);
+    token.set_logprob(logprobs[i]);
     table_.OnTokens(node.key, step, now);
   }
   return absl::OkStatus();

@@ -51,10 +51,12 @@ class SequenceGroup {
   void Add(Serial serial) {
     by_index_.push_back(serial);
     live_.insert(serial);
+    leader_ = *live_.begin();
   }
   void Remove(Serial serial, int32_t sequence_index) {
     held_.erase(serial);
     live_.erase(serial);
+    leader_ = live_.empty() ? 0 : *live_.begin();
     by_index_[sequence_index - first_index_] = 0;
   }
   // Begins a step of a beam search: its sequences take the indices of the last step's.
@@ -70,7 +72,7 @@ class SequenceGroup {
   const std::vector<Serial>& by_index() const { return by_index_; }
   const absl::btree_set<Serial>& live() const { return live_; }
   // REQUIRES: live() is not empty.
-  Serial leader() const { return *live_.begin(); }
+  Serial leader() const { return leader_; }
 
   // A held sequence waits until the leader's prompt is installed.
   void Hold(Serial serial) { held_.insert(serial); }
@@ -109,6 +111,7 @@ class SequenceGroup {
   std::vector<Serial> by_index_;  // [sequence index - first_index]; 0 = not running (any more)
   // Bound: kSequencesMax (128).
   absl::btree_set<Serial> live_;  // running or queued
+  Serial leader_ = 0;             // the first of live_; each token asks for it
   // Bound: kSequencesMax (128).
   absl::btree_set<Serial> held_;
   int placed_ = 0;

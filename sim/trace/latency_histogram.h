@@ -9,17 +9,27 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace tandem::sim {
 
 class LatencyHistogram {
  public:
   void Add(absl::Duration duration) {
-    const auto ns = static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Nanoseconds(duration)));
-    ++counts_[IndexOf(ns)];
-    ++count_;
+    Count(absl::ToInt64Nanoseconds(duration));
     sum_ += duration;
     max_ = std::max(max_, duration);
+  }
+  // As Add of each. REQUIRES: together they are shorter than 292 years.
+  void AddAll(absl::Span<const int64_t> durations_ns) {
+    int64_t sum = 0, longest = 0;
+    for (const int64_t ns : durations_ns) {
+      Count(ns);
+      sum += ns;
+      longest = std::max(longest, ns);
+    }
+    sum_ += absl::Nanoseconds(sum);
+    max_ = std::max(max_, absl::Nanoseconds(longest));
   }
   int64_t count() const { return count_; }
   double mean_ms() const {
@@ -42,6 +52,10 @@ class LatencyHistogram {
   static constexpr int kStepBits = 7;
   static constexpr size_t kSteps = size_t{1} << kStepBits;
 
+  void Count(int64_t ns) {
+    ++counts_[IndexOf(static_cast<uint64_t>(std::max<int64_t>(0, ns)))];
+    ++count_;
+  }
   static size_t IndexOf(uint64_t ns) {
     if (ns < kSteps) return static_cast<size_t>(ns);
     const int shift = std::bit_width(ns) - 1 - kStepBits;

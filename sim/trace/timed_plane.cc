@@ -38,13 +38,15 @@ void TimedPlane::Handle(const transfer::TransferCommand& command, absl::Time now
 
 void TimedPlane::Tick(absl::Time now) {
   now_ = now;
-  const absl::Status late = absl::DeadlineExceededError("the transfer's deadline has passed");
+  const auto late = [] {
+    return absl::DeadlineExceededError("the transfer's deadline has passed");
+  };
   for (auto& [id, lease] : leases_)
-    if (lease.deadline <= now) FailLease(id, lease.epoch, late);
+    if (lease.deadline <= now) FailLease(id, lease.epoch, late());
   std::vector<transfer::ExportId> expired;
   for (const auto& [id, sent] : exports_)
     if (sent.deadline <= now) expired.push_back(id);
-  for (const transfer::ExportId id : expired) FailExport(id, late);
+  for (const transfer::ExportId id : expired) FailExport(id, late());
 }
 
 // ---- receiving side

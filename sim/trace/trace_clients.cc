@@ -91,7 +91,7 @@ void TraceClients::OnDone(const Running& request, const router::RequestDone& don
   result_.output_tokens += done.usage.output_tokens();
   result_.ttft.Add(request.ttft);
   result_.e2e.Add(world_.now() - request.arrived);
-  for (const int64_t ns : request.gaps_ns) result_.itl.Add(absl::Nanoseconds(ns));
+  result_.itl.AddAll(request.gaps_ns);
   PromptSources& sources = result_.sources;
   sources.prompt += done.usage.prompt_tokens();
   (done.route.prefill_node().empty() ? sources.decode_cache : sources.prefill_cache) +=
