@@ -224,7 +224,9 @@ void Borrower::PushSome(Loan& loan) {
   // Of a prompt whose rows are all computed, there are no steps to share with.
   const Sequence* sequence = scheduler_.Find(loan.sequence);
   const bool steps = sequence == nullptr || sequence->remaining() > 0;
-  const int32_t part = std::min(steps ? kBlocksAStep : count, count - loan.pushed);
+  const int32_t part = std::min(steps ? step_blocks_ : count, count - loan.pushed);
+  if (part == 0) return;
+  step_blocks_ -= steps ? part : 0;
   ledger_.Transfer(transfer::PushRange{.export_id = loan.export_id,
                                        .first_ordinal = loan.pushed,
                                        .ordinal_count = part,
@@ -340,6 +342,7 @@ void Borrower::BeforeStep(absl::Time now) {
   ReturnEnded(now);
   UseReady(now);
   UseHome(now);
+  step_blocks_ = kBlocksAStep;
   for (auto& [id, loan] : loans_) PushSome(loan);
   MoveRecalled(now);
   Ask(now);

@@ -24,6 +24,7 @@ class DecodeCoreTest : public ::testing::Test {
     int32_t unit_tokens = engine::HashEngineOptions().unit_tokens;
     int32_t context_tokens = 200;
     int64_t lend_blocks = 0;  // not 0: it borrows, too
+    int64_t blocks = kBlocks;
   };
 
   DecodeCoreTest() : DecodeCoreTest(Setup()) {}
@@ -34,11 +35,11 @@ class DecodeCoreTest : public ::testing::Test {
     options.unit_tokens = setup_.unit_tokens;
     options.context_tokens = setup_.context_tokens;
     engine_ = *engine::NewHashEngine(options);
-    EXPECT_OK(engine_->AllocateKv(kBlocks));
+    EXPECT_OK(engine_->AllocateKv(setup_.blocks));
     core_.reset();
     resources_ = std::make_unique<node::NodeResources>(
         node::SchedulerOptions{.spec = engine_->spec(),
-                               .num_blocks = kBlocks,
+                               .num_blocks = setup_.blocks,
                                .max_batch_tokens = 64,
                                .max_sequences = 2,
                                .max_waiting = 2,

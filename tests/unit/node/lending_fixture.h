@@ -14,8 +14,9 @@ class LendingTest : public DecodeCoreTest {
  protected:
   // A unit is a block.
   LendingTest()
-      : DecodeCoreTest(
-            Setup{.unit_tokens = kBlockTokens, .context_tokens = 400, .lend_blocks = kLendable}) {
+      : LendingTest(
+            {.unit_tokens = kBlockTokens, .context_tokens = 400, .lend_blocks = kLendable}) {}
+  explicit LendingTest(const Setup& setup) : DecodeCoreTest(setup) {
     core_->OnRouterJoined(kRouter, now_);
   }
 
@@ -62,6 +63,7 @@ class LendingTest : public DecodeCoreTest {
 
 class BorrowingTest : public LendingTest {
  protected:
+  using LendingTest::LendingTest;
   // A sequence of 100 prompt tokens whose answer needs more blocks than the node has.
   void Begin() { Send(Answer("r", 100, 200)); }
   static v1::NodeCommand Answer(const std::string& id, int prompt, int tokens) {

@@ -287,4 +287,55 @@ TEST_F(BorrowingTest, AnExportThatFailsCostsNothing) {
 }
 
 }  // namespace
+
+class LargeLoansTest : public BorrowingTest {
+ protected:
+  LargeLoansTest()
+      : BorrowingTest({.unit_tokens = kBlockTokens,
+                       .context_tokens = 4000,
+                       .lend_blocks = kLendable,
+                       .blocks = 80}) {}
+  static int64_t BlocksPushed(const node::NodeActions& actions) {
+    int64_t blocks = 0;
+    for (const transfer::TransferCommand& command : actions.transfer)
+      if (const auto* push = std::get_if<transfer::PushRange>(&command))
+        blocks += push->ordinal_count;
+    return blocks;
+  }
+};
+
+TEST_F(LargeLoansTest, AllLoansTogetherSendSixteenBlocksAStep) {
+  for (const char* id : {"r", "s"}) {
+    v1::NodeCommand answer = Answer(id, 600, 2000);
+    answer.mutable_start_decode()->set_borrow_blocks_max(200);
+    auto& prompt = *answer.mutable_start_decode()->mutable_sequence()->mutable_prompt();
+    for (TokenId& token : prompt) token %= 100;
+    prompt[0] = id[0];  // they share no blocks
+    ASSERT_TRUE(Refusal(Send(answer)).code() == absl::StatusCode::kUnknown) << "not refused";
+  }
+  // One loan because blocks are short, and one that the router has planned.
+  std::vector<v1::LoanWanted> wanted;
+  for (int i = 0; i < 40; ++i) {
+    for (const auto& [router, event] : Step().events)
+      if (event.has_loan_wanted()) wanted.push_back(event.loan_wanted());
+    if (i != 30) continue;
+    v1::NodeCommand plan;
+    plan.mutable_borrow_blocks()->set_blocks(node::Borrower::kUnitsMax);
+    plan.mutable_borrow_blocks()->set_creditor_node_id("c");
+    Send(plan);
+  }
+  ASSERT_EQ(wanted.size(), 2u);
+  const int64_t to_send = wanted[0].units() + wanted[1].units();
+  ASSERT_GT(to_send, node::Borrower::kBlocksAStep);
+  int64_t pushed = 0, since_step = 0;
+  for (const v1::LoanWanted& loan : wanted) since_step += BlocksPushed(Send(Granted(loan, 0)));
+  for (int i = 0; i < 10 && pushed + since_step < to_send; ++i) {
+    EXPECT_LE(since_step, node::Borrower::kBlocksAStep);
+    pushed += since_step;
+    since_step = BlocksPushed(Step());
+  }
+  EXPECT_LE(since_step, node::Borrower::kBlocksAStep);
+  EXPECT_EQ(pushed + since_step, to_send);
+}
+
 }  // namespace tandem::decode_node
