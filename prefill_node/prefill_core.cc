@@ -437,8 +437,7 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
   v1::NodeEvent event;
   v1::PrefillFinished& finished = *event.mutable_prefill_finished();
   *finished.mutable_leg() = exported.wire;
-  finished.mutable_tokens()->set_cached(sequence.cached_tokens);
-  finished.mutable_tokens()->set_computed(sequence.prompt_tokens - sequence.cached_tokens);
+  *finished.mutable_tokens() = sequence.PromptSources();
   ledger_.CountPrompt(finished.tokens());
   if (sequence.lent_units() < exported.lent_units)
     unfinished_.push_back(it->first);
@@ -449,12 +448,9 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
 
 void PrefillCore::SendFin(Exports::iterator it) {
   const node::Sequence& sequence = scheduler_.Get(it->second.sequence);
-  v1::TokensBySource tokens;
-  tokens.set_cached(sequence.cached_tokens);
-  tokens.set_computed(sequence.prompt_tokens - sequence.cached_tokens);
   ledger_.Transfer(transfer::FinishExport{.export_id = it->first,
                                           .first_token = *it->second.first_token,
-                                          .tokens = tokens,
+                                          .tokens = sequence.PromptSources(),
                                           .loans = resources_.borrower().LoansOf(sequence)});
   scheduler_.Park(it->second.sequence);
 }
