@@ -143,9 +143,16 @@ bool PrefillCore::Fetch(node::RouterKey router, const v1::Prefill& command,
   const int64_t useful =
       std::min<int64_t>(command.fetch_blocks(), (prompt - 1) / layout.block_tokens);
   hashes.resize(static_cast<size_t>(std::clamp<int64_t>(useful, 0, std::ssize(hashes))));
+  // What the holder has of the next block is not full. Again, the last token is computed.
+  const int64_t first_after = useful * layout.block_tokens;
+  const int64_t after = std::min<int64_t>(prompt - 1 - first_after, layout.block_tokens - 1);
+  const auto tokens_after =
+      absl::MakeConstSpan(input.prompt)
+          .subspan(static_cast<size_t>(first_after), useful < command.fetch_blocks() ? 0 : after);
   const auto lease = resources_.prefix_fetch().Begin(
-      router, {command.fetch_from_node_id(), command.fetch_from_incarnation()}, hashes,
-      layout.BlocksFor(prompt), time_allowed, now);
+      router, {command.fetch_from_node_id(), command.fetch_from_incarnation()},
+      {.hashes = hashes, .tokens_after = tokens_after, .prompt_blocks = layout.BlocksFor(prompt)},
+      time_allowed, now);
   if (!lease.has_value()) return false;
   fetching_.emplace(*lease, Fetching{router, command, time_allowed, now + time_allowed});
   return true;
