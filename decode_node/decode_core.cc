@@ -296,10 +296,8 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time now) {
   leg.phase = Phase::kGenerating;
   const node::Sequence& sequence = scheduler_.Get(leg.sequence);
   scheduler_.MarkReceived(leg.sequence, sequence.prompt_tokens);
-  v1::TokensBySource tokens;
-  tokens.set_cached(sequence.cached_tokens);
-  tokens.set_received(sequence.prompt_tokens - sequence.cached_tokens);
-  SendInstalled(*it, tokens, &event);
+  SendInstalled(*it, sequence.PromptSources(sequence.prompt_tokens - sequence.cached_tokens),
+                &event);
   ledger_.counters().set_kv_bytes_received(ledger_.counters().kv_bytes_received() +
                                            event.bytes_received);
   const auto reason = Append(leg, first.token_id());
@@ -408,12 +406,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     if (leg.phase == Phase::kComputing) {
       leg.phase = Phase::kGenerating;
       const node::Sequence& sequence = scheduler_.Get(leg.sequence);
-      v1::TokensBySource sources;
-      const int64_t held = sequence.cached_tokens + sequence.forked_tokens;
-      sources.set_cached(held);
-      sources.set_received(leg.received_tokens);
-      sources.set_computed(sequence.prompt_tokens - held - leg.received_tokens);
-      SendInstalled(*it, sources, nullptr);
+      SendInstalled(*it, sequence.PromptSources(leg.received_tokens), nullptr);
     }
     ledger_.AddToken(it->first.router, leg.wire, outcome.token, leg.output_tokens);
     ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);

@@ -143,9 +143,16 @@ bool PrefillCore::Fetch(node::RouterKey router, const v1::Prefill& command,
   const int64_t useful =
       std::min<int64_t>(command.fetch_blocks(), (prompt - 1) / layout.block_tokens);
   hashes.resize(static_cast<size_t>(std::clamp<int64_t>(useful, 0, std::ssize(hashes))));
+  // What the holder has of the next block is not full. Again, the last token is computed.
+  const int64_t first_after = useful * layout.block_tokens;
+  const int64_t after = std::min<int64_t>(prompt - 1 - first_after, layout.block_tokens - 1);
+  const auto tokens_after =
+      absl::MakeConstSpan(input.prompt)
+          .subspan(static_cast<size_t>(first_after), useful < command.fetch_blocks() ? 0 : after);
   const auto lease = resources_.prefix_fetch().Begin(
-      router, {command.fetch_from_node_id(), command.fetch_from_incarnation()}, hashes,
-      layout.BlocksFor(prompt), time_allowed, now);
+      router, {command.fetch_from_node_id(), command.fetch_from_incarnation()},
+      {.hashes = hashes, .tokens_after = tokens_after, .prompt_blocks = layout.BlocksFor(prompt)},
+      time_allowed, now);
   if (!lease.has_value()) return false;
   fetching_.emplace(*lease, Fetching{router, command, time_allowed, now + time_allowed});
   return true;
@@ -437,8 +444,7 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
   v1::NodeEvent event;
   v1::PrefillFinished& finished = *event.mutable_prefill_finished();
   *finished.mutable_leg() = exported.wire;
-  finished.mutable_tokens()->set_cached(sequence.cached_tokens);
-  finished.mutable_tokens()->set_computed(sequence.prompt_tokens - sequence.cached_tokens);
+  *finished.mutable_tokens() = sequence.PromptSources();
   ledger_.CountPrompt(finished.tokens());
   if (sequence.lent_units() < exported.lent_units)
     unfinished_.push_back(it->first);
@@ -449,12 +455,9 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
 
 void PrefillCore::SendFin(Exports::iterator it) {
   const node::Sequence& sequence = scheduler_.Get(it->second.sequence);
-  v1::TokensBySource tokens;
-  tokens.set_cached(sequence.cached_tokens);
-  tokens.set_computed(sequence.prompt_tokens - sequence.cached_tokens);
   ledger_.Transfer(transfer::FinishExport{.export_id = it->first,
                                           .first_token = *it->second.first_token,
-                                          .tokens = tokens,
+                                          .tokens = sequence.PromptSources(),
                                           .loans = resources_.borrower().LoansOf(sequence)});
   scheduler_.Park(it->second.sequence);
 }

@@ -1,8 +1,10 @@
 #include "sim/sim_clients.h"
 
+#include <utility>
 #include <variant>
 
 #include "absl/strings/numbers.h"
+#include "common/runtime/random.h"
 
 namespace tandem::sim {
 namespace {
@@ -27,8 +29,9 @@ void SimClients::Add(const SimRequest& request, const engine::HashEngineOptions&
                  [this, raw] { Cancel(*raw); });
 }
 
-void SimClients::Prepare(Client& client, int index) {
+void SimClients::Prepare(Client& client, int index, std::vector<TokenId> prompt) {
   client.input = ToInput(client.request, index);
+  if (!prompt.empty()) client.input.prompt = std::move(prompt);
   client.checkers.clear();
   OracleAnswers oracle = Oracle(engine_, client.input);
   client.sequences = std::move(oracle.sequences);
@@ -50,6 +53,21 @@ void SimClients::AskForAnother(Client& client) {
   Prepare(client, index);
   client.asking = client.settled = false;
   if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " has another prompt"));
+  Ask(client);
+}
+
+void SimClients::GoOn(Client& client, int index) {
+  const int64_t added = std::exchange(client.request.turn_tokens, 0);
+  if (added == 0) return;
+  std::vector<TokenId> prompt = client.sequences.front();
+  const auto random = NewSeededRandom(static_cast<uint64_t>(client.request.own_seed) + 1);
+  for (int64_t i = 0; i < added; ++i) prompt.push_back(static_cast<TokenId>(random->Below(256)));
+  client.earlier = WholeSequences(client.input.id.value());
+  ++counts_.ids_reused;
+  ++counts_.turns;
+  Prepare(client, index, std::move(prompt));
+  client.asking = client.settled = false;
+  if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " goes on"));
   Ask(client);
 }
 
@@ -115,6 +133,7 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
     client.settled = true;
     client.answered_us = log_.now_us();
     ++counts_.done;
+    GoOn(client, index);
   } else if (const auto* failed = std::get_if<router::RequestFailed>(&event)) {
     const absl::Status& status = failed->status;
     for (StreamChecker& checker : client.checkers) checker.OnFailed(status);

@@ -1,7 +1,8 @@
 // The clients of a simulated cluster. Each client sends one request, and sends it again, with the
 // same request id, when its router died, hangs or could not serve it. Some clients that leave ask
-// for another prompt under the same id as soon as the router has aborted the first one. Thread
-// safety: none; the simulation's thread. Owner: the simulation.
+// for another prompt under the same id as soon as the router has aborted the first one; some that
+// have their answer go on from it. Thread safety: none; the simulation's thread. Owner: the
+// simulation.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,8 @@ namespace tandem::sim {
 
 struct ClientCounts {
   int64_t done = 0, cancelled = 0;
-  int64_t ids_reused = 0;  // of the cancelled requests: their ids were used again at once
+  int64_t ids_reused = 0;  // requests under the id of one that was cancelled or is done
+  int64_t turns = 0;       // of these: they went on from an answer
   int64_t asked_again = 0;
   int64_t failed = 0;  // RequestFailed events
 };
@@ -52,7 +54,7 @@ class SimClients {
     router::RequestInput input;
     std::vector<StreamChecker> checkers;          // by sequence index
     std::vector<std::vector<TokenId>> sequences;  // prompts and whole answers
-    // Of the request that the client gave up for the present one.
+    // Of the request that the client gave up for the present one, or that this one goes on from.
     std::vector<std::vector<TokenId>> earlier;
     int router = 0;      // asked, or to be asked next
     uint64_t asked = 0;  // how often: tells late events from current ones
@@ -66,7 +68,10 @@ class SimClients {
   void Cancel(Client& client);
   // The client asks for its next prompt under the same id, if it has one.
   void AskForAnother(Client& client);
-  void Prepare(Client& client, int index);
+  // The client of a conversation goes on from its answer.
+  void GoOn(Client& client, int index);
+  // `prompt`: instead of the request's.
+  void Prepare(Client& client, int index, std::vector<TokenId> prompt = {});
 
   World& world_;
   RunLog& log_;

@@ -82,6 +82,9 @@ class SimNode final : public Process {
   SimLending* lending() { return lending_.get(); }
   int64_t blocks_adopted() const { return alive() ? resources_->counters().blocks_adopted() : 0; }
   int64_t blocks_fetched() const { return alive() ? resources_->counters().blocks_fetched() : 0; }
+  int64_t part_tokens_fetched() const {
+    return alive() ? resources_->counters().part_tokens_fetched() : 0;
+  }
   int64_t units_lent() const { return alive() ? resources_->counters().units_lent() : 0; }
   int64_t loans_lost() const { return alive() ? resources_->counters().loans_lost() : 0; }
   int64_t loans_moved() const { return alive() ? resources_->counters().loans_moved() : 0; }

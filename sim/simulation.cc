@@ -45,6 +45,7 @@ class Simulation {
   SimReport Run();
 
  private:
+  SimReport Report();
   NodeSeams MakeSeams();
   void AddProcesses();
   void AddStreams();
@@ -354,7 +355,10 @@ SimReport Simulation::Run() {
   if (clients_.AllSettled()) CheckQuiet();
   if (schedule_.faults.empty() && clients_.counts().failed > 0)
     log_.Violate("progress", "a request failed without any fault");
+  return Report();
+}
 
+SimReport Simulation::Report() {
   SimReport report;
   report.answered_us = clients_.AnsweredUs();
   report.violations = log_.violations();
@@ -374,6 +378,7 @@ SimReport Simulation::Run() {
         std::max(report.mixed_step_us_max, absl::ToInt64Microseconds(node->work().mixed_step_max));
     report.blocks_adopted += node->blocks_adopted();
     report.blocks_fetched += node->blocks_fetched();
+    report.part_tokens_fetched += node->part_tokens_fetched();
     report.blocks_loaded += node->blocks_loaded();
     report.units_lent += node->units_lent();
     report.loans_lost += node->loans_lost();

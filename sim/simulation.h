@@ -35,7 +35,7 @@ struct SimReport {
   int64_t tokens_cached = 0, tokens_received = 0, tokens_computed = 0;
   // Summed over the routers and nodes that are alive at the end.
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
-  int64_t blocks_fetched = 0, blocks_loaded = 0;
+  int64_t blocks_fetched = 0, part_tokens_fetched = 0, blocks_loaded = 0;
   int64_t units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0, loans_planned = 0;
   int64_t loans_taken_over = 0;
   int64_t rows_computed = 0;      // by all engines, ever

@@ -23,6 +23,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.kv_tokens_moved += run.kv_tokens_moved;
   total.blocks_adopted += run.blocks_adopted;
   total.blocks_fetched += run.blocks_fetched;
+  total.part_tokens_fetched += run.part_tokens_fetched;
   total.blocks_loaded += run.blocks_loaded;
   total.units_lent += run.units_lent;
   total.loans_lost += run.loans_lost;
@@ -33,6 +34,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.clients.done += run.clients.done;
   total.clients.cancelled += run.clients.cancelled;
   total.clients.ids_reused += run.clients.ids_reused;
+  total.clients.turns += run.clients.turns;
   total.clients.asked_again += run.clients.asked_again;
   total.clients.failed += run.clients.failed;
   for (size_t fault = 0; fault < run.coverage.size(); ++fault)
@@ -100,7 +102,7 @@ std::string ToText(const SwarmReport& report) {
       "%d schedules in %.1f s (%.0f a second), %d events, %.0f s of virtual time\n"
       "%d requests: %d answered, %d cancelled, %d failed and asked again among %d retries; %d "
       "faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated by drains, %d "
-      "fetched for prompts, %d read from disks\n"
+      "fetched for prompts, %d read from disks; %d tokens of blocks that are not full fetched\n"
       "%d units of running sequences lent; %d loans moved, %d came home, %d were lost, %d were "
       "taken over; %d plans\n"
       "%d schedules violated an invariant\n",
@@ -108,8 +110,9 @@ std::string ToText(const SwarmReport& report) {
       static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,
       report.clients.cancelled, report.clients.failed, report.clients.asked_again, report.faults,
       report.sequences_moved, report.kv_tokens_moved, report.blocks_adopted, report.blocks_fetched,
-      report.blocks_loaded, report.units_lent, report.loans_moved, report.loans_home,
-      report.loans_lost, report.loans_taken_over, report.loans_planned, report.failures.size());
+      report.blocks_loaded, report.part_tokens_fetched, report.units_lent, report.loans_moved,
+      report.loans_home, report.loans_lost, report.loans_taken_over, report.loans_planned,
+      report.failures.size());
   for (const SwarmReport::Failure& failure : report.failures)
     absl::StrAppend(&text, "  seed ", failure.seed, " at ", failure.violation.at_us, " us, ",
                     failure.violation.checker, ": ", failure.violation.what, "\n");
@@ -148,6 +151,7 @@ Schedule Shrink(Schedule failing, const std::string& checker, int64_t runs) {
     attempt([i](Schedule& s) { s.requests[i].cancel_us = 0; });
     attempt([i](Schedule& s) { s.requests[i].max_tokens = (s.requests[i].max_tokens + 1) / 2; });
     attempt([i](Schedule& s) { s.requests[i].shared_tokens = 0; });
+    attempt([i](Schedule& s) { s.requests[i].turn_tokens = 0; });
     attempt([i](Schedule& s) { s.requests[i].own_tokens = (s.requests[i].own_tokens + 1) / 2; });
   }
   for (size_t i = 0; i < failing.faults.size(); ++i)

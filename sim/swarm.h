@@ -29,6 +29,7 @@ struct SwarmReport {
   int64_t faults = 0, requests = 0;
   // As in SimReport.
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0, blocks_fetched = 0;
+  int64_t part_tokens_fetched = 0;
   int64_t blocks_loaded = 0, units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0;
   int64_t loans_planned = 0, loans_taken_over = 0;
   ClientCounts clients;

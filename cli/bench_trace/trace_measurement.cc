@@ -51,7 +51,8 @@ void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& 
          .generated_tokens =
              node.counters().generated_tokens() - was.counters().generated_tokens()});
     result.sources.fetched +=
-        (node.counters().blocks_fetched() - was.counters().blocks_fetched()) * block_tokens;
+        (node.counters().blocks_fetched() - was.counters().blocks_fetched()) * block_tokens +
+        node.counters().part_tokens_fetched() - was.counters().part_tokens_fetched();
   }
   std::stable_sort(result.nodes.begin(), result.nodes.end(),
                    [](const auto& a, const auto& b) { return a.prefill > b.prefill; });

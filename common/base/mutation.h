@@ -24,6 +24,7 @@ enum class Mutation {
   kMovedTokenRepeated,   // a migrated sequence emits its last token again
   kLegFoundByName,       // a request hears the legs of an ended one that had the same id
   kPartTokensIgnored,    // a fork copies rows of other tokens than the sequence's
+  kUncomputedRowNamed,   // the end of an answer is named with a row that has no KV yet
   kForkNeverUnpinned,    // the block that a fork copied stays pinned after the step
   kLoanServedTooLong,    // a creditor answers about blocks that it has given back to its pool
   kLoanKept,             // a returned or expired loan keeps its blocks

@@ -234,13 +234,13 @@ void BlockPool::NamePart(BlockId block, const BlockHash& parent, absl::Span<cons
   if (!b.forgotten && !parts_.Contains(block)) parts_.Add(block, parent, tokens);
 }
 
-std::optional<BlockId> BlockPool::PinPart(const BlockHash& parent,
-                                          absl::Span<const TokenId> tokens) {
-  const std::optional<BlockId> block = parts_.Find(parent, tokens);
-  if (!block.has_value() || !HasSlot(*block) || !ReserveSlots(1)) return std::nullopt;
-  AddReference(*block);
-  if (window_.has_value()) window_->Ref(*block);
-  return block;
+std::optional<PartIndex::Found> BlockPool::PinPart(const BlockHash& parent,
+                                                   absl::Span<const TokenId> tokens) {
+  const std::optional<PartIndex::Found> part = parts_.Find(parent, tokens);
+  if (!part.has_value() || !HasSlot(part->block) || !ReserveSlots(1)) return std::nullopt;
+  AddReference(part->block);
+  if (window_.has_value()) window_->Ref(part->block);
+  return part;
 }
 
 void BlockPool::ForgetParts(const BlockHash& parent) {

@@ -126,20 +126,25 @@ class BlockPool {
   // was forgotten, or if another block begins with these tokens (PartIndex::Add). REQUIRES: `block`
   // is used; tokens is not empty.
   void NamePart(BlockId block, const BlockHash& parent, absl::Span<const TokenId> tokens);
-  // A block that begins with the KV of `tokens`, which follow `parent`, with a reference to it and
-  // to its slot added for the caller, who copies the block and then calls UnpinPart. nullopt if
-  // there is none. No Seal while the reference lasts.
-  std::optional<BlockId> PinPart(const BlockHash& parent, absl::Span<const TokenId> tokens);
+  // The block that begins with the KV of the most of `tokens`, which follow `parent`, and how many
+  // these are (PartIndex::Find). A reference to it and to its slot is added for the caller, who
+  // copies the block and then calls UnpinPart. nullopt if there is none. No Seal while the
+  // reference lasts.
+  std::optional<PartIndex::Found> PinPart(const BlockHash& parent,
+                                          absl::Span<const TokenId> tokens);
   void UnpinPart(BlockId block) {
     UnrefSlots({&block, 1});
     ReleaseSlots(1);
     Unref(block);
   }
-  // Whether PinPart would find one.
-  bool HasPart(const BlockHash& parent, absl::Span<const TokenId> tokens) const {
-    const std::optional<BlockId> block = parts_.Find(parent, tokens);
-    return block.has_value() && HasSlot(*block);
+  // How many of `tokens` PinPart would find; 0: none.
+  int64_t PartRows(const BlockHash& parent, absl::Span<const TokenId> tokens) const {
+    const std::optional<PartIndex::Found> part = parts_.Find(parent, tokens);
+    return part.has_value() && HasSlot(part->block) ? part->rows : 0;
   }
+  // Whether the block has several references. A block that is not sealed may then have an owner who
+  // writes the rows after its part.
+  bool IsShared(BlockId block) const { return At(block).references > 1; }
   // Withdraws the parts that follow `parent`, because the contents of one turned out to be wrong.
   void ForgetParts(const BlockHash& parent);
 

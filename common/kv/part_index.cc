@@ -10,7 +10,8 @@ namespace tandem::kv {
 bool PartIndex::Add(BlockId block, const BlockHash& parent, absl::Span<const TokenId> tokens) {
   TANDEM_CHECK(!tokens.empty() && !Contains(block), "block ", block.value(), " with a part of ",
                tokens.size(), " tokens");
-  if (Find(parent, tokens).has_value()) return false;
+  const std::optional<Found> known = Find(parent, tokens);
+  if (known.has_value() && known->rows == std::ssize(tokens)) return false;
   std::vector<Part>& parts = by_parent_[parent];
   if (parts.size() >= kPartsOfParentMax) return false;
   parts.push_back({.block = block, .tokens = {tokens.begin(), tokens.end()}});
@@ -18,16 +19,20 @@ bool PartIndex::Add(BlockId block, const BlockHash& parent, absl::Span<const Tok
   return true;
 }
 
-std::optional<BlockId> PartIndex::Find(const BlockHash& parent,
-                                       absl::Span<const TokenId> tokens) const {
-  const auto found = by_parent_.find(parent);
-  if (found == by_parent_.end() || tokens.empty()) return std::nullopt;
-  for (const Part& part : found->second) {
-    if (part.tokens.size() < tokens.size()) continue;
-    if (TANDEM_MUTATED(kPartTokensIgnored)) return part.block;
-    if (std::equal(tokens.begin(), tokens.end(), part.tokens.begin())) return part.block;
+std::optional<PartIndex::Found> PartIndex::Find(const BlockHash& parent,
+                                                absl::Span<const TokenId> tokens) const {
+  const auto parts = by_parent_.find(parent);
+  if (parts == by_parent_.end()) return std::nullopt;
+  std::optional<Found> longest;
+  for (const Part& part : parts->second) {
+    const size_t most = std::min(part.tokens.size(), tokens.size());
+    const auto end = tokens.begin() + static_cast<ptrdiff_t>(most);
+    int64_t rows = std::mismatch(tokens.begin(), end, part.tokens.begin()).first - tokens.begin();
+    if (TANDEM_MUTATED(kPartTokensIgnored)) rows = static_cast<int64_t>(most);
+    if (rows > (longest.has_value() ? longest->rows : 0))
+      longest = {.block = part.block, .rows = rows};
   }
-  return std::nullopt;
+  return longest;
 }
 
 void PartIndex::Remove(BlockId block) {

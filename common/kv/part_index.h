@@ -3,8 +3,8 @@
 // block. A sequence with the same beginning copies the block instead of computing those rows again
 // (docs/adr/0048-a-fork-copies-the-last-block.md).
 //
-//   parent ──▶ block 7: "the quick brown"     Find(parent, "the quick") = block 7
-//          └─▶ block 9: "the slow"
+//   parent ──▶ block 7: "the quick brown"     Find(parent, "the quick") = block 7, 2 rows
+//          └─▶ block 9: "the slow"            Find(parent, "the slow fox") = block 9, 2 rows
 //
 // Tokens are compared, not hashed, so a part of other tokens is never found.
 //
@@ -29,9 +29,15 @@ class PartIndex {
   // begins with these tokens already, or if kPartsOfParentMax parts follow `parent`.
   // REQUIRES: `block` has no part; `tokens` is not empty.
   bool Add(BlockId block, const BlockHash& parent, absl::Span<const TokenId> tokens);
-  // A block whose part begins with all of `tokens`; nullopt if there is none or `tokens` is empty.
+  // The first `rows` rows of `block` hold the KV of as many of the tokens that were searched for.
+  struct Found {
+    BlockId block;
+    int64_t rows = 0;  // at least 1
+  };
+  // The block whose part has the longest beginning in common with `tokens`; of several such blocks,
+  // the one that was added first. nullopt if none has a row in common.
   // Cost: one comparison for each part that follows `parent`.
-  std::optional<BlockId> Find(const BlockHash& parent, absl::Span<const TokenId> tokens) const;
+  std::optional<Found> Find(const BlockHash& parent, absl::Span<const TokenId> tokens) const;
   bool Contains(BlockId block) const { return parent_of_.contains(block); }
   // No effect on a block without a part.
   void Remove(BlockId block);

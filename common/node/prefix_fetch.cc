@@ -22,34 +22,43 @@ void PrefixFetch::UnpinTail(const std::vector<BlockId>& blocks) {
 // ---- receiving end
 
 std::optional<LeaseId> PrefixFetch::Begin(RouterKey router, const Holder& holder,
-                                          absl::Span<const kv::BlockHash> hashes,
-                                          int64_t prompt_blocks, absl::Duration time_allowed,
+                                          const Beginning& beginning, absl::Duration time_allowed,
                                           absl::Time now) {
   kv::BlockPool& pool = scheduler_.pool();
+  const absl::Span<const kv::BlockHash> hashes = beginning.hashes;
   const auto here = static_cast<size_t>(pool.MatchLength(hashes));
   if (here >= hashes.size() || fetches_.size() >= kFetchesMax) return std::nullopt;
   Fetch fetch;
   fetch.before = pool.MatchBlocks(hashes.subspan(0, here));
   // With these pinned: room for the rest of the prompt, fetched or computed.
-  const auto lacking = prompt_blocks - static_cast<int64_t>(here);
   const auto wanted = hashes.subspan(here);
+  const absl::Span<const TokenId> after =
+      FetchesParts() ? beginning.tokens_after : absl::Span<const TokenId>();
+  const int64_t part = after.empty() ? 0 : 1;
+  const int64_t count = std::ssize(wanted) + part;
+  const int64_t lacking = std::max(count, beginning.prompt_blocks - static_cast<int64_t>(here));
   const int64_t first_windowed = pool.FirstWindowed(std::ssize(wanted));
-  if (pool.counts().available() < lacking ||
-      !pool.ReserveSlots(std::ssize(wanted) - first_windowed)) {
+  if (pool.counts().available() < lacking || !pool.ReserveSlots(count - first_windowed)) {
     Unpin(fetch.before);
     return std::nullopt;
   }
-  fetch.hashes.assign(wanted.begin(), wanted.end());
-  fetch.blocks = *pool.Allocate(std::ssize(wanted));
-  pool.AddSlots(absl::MakeConstSpan(fetch.blocks).subspan(static_cast<size_t>(first_windowed)));
+  std::vector<BlockId> blocks = *pool.Allocate(count);
+  pool.AddSlots(absl::MakeConstSpan(blocks).subspan(static_cast<size_t>(first_windowed)));
   const LeaseId lease = ledger_.NewLease();
   ledger_.Transfer(
       transfer::OpenLease{.lease = lease,
                           .epoch = Epoch(1),
                           .first_ordinal = 0,
-                          .blocks = fetch.blocks,
+                          .blocks = blocks,
                           .deadline = now + std::min(time_allowed / 4, kTimeMax),
                           .window_first_ordinal = static_cast<int32_t>(first_windowed)});
+  fetch.hashes.assign(wanted.begin(), wanted.end());
+  fetch.tokens_after.assign(after.begin(), after.end());
+  if (part != 0) {
+    fetch.part = blocks.back();
+    blocks.pop_back();
+  }
+  fetch.blocks = std::move(blocks);
   v1::NodeEvent event;
   v1::BlocksWanted& ask = *event.mutable_blocks_wanted();
   ask.set_from_node_id(holder.node_id);
@@ -58,6 +67,7 @@ std::optional<LeaseId> PrefixFetch::Begin(RouterKey router, const Holder& holder
   ask.set_epoch(1);
   ask.set_hashes(kv::PackHashes(fetch.hashes));
   ask.set_fetch(true);
+  ask.mutable_tokens_after()->Add(fetch.tokens_after.begin(), fetch.tokens_after.end());
   fetches_.emplace(lease, std::move(fetch));
   ledger_.Send(router, std::move(event));
   return lease;
@@ -67,17 +77,31 @@ bool PrefixFetch::Handle(const transfer::LeaseInstalled& event) {
   const auto it = fetches_.find(event.lease);
   if (it == fetches_.end() || it->second.closing) return false;
   const Fetch& fetch = it->second;
-  // When this node has computed an equal block meanwhile, the received one is freed.
-  for (size_t i = 0; i < fetch.blocks.size(); ++i)
-    scheduler_.pool().Seal(fetch.blocks[i], fetch.hashes[i]);
-  UnpinTail(fetch.blocks);
-  Unpin(fetch.before);
+  const int64_t sent = event.tokens.cached();
+  const bool sensible = sent >= 0 && sent <= std::ssize(fetch.tokens_after);
+  const int64_t part_rows = sensible ? sent : 0;
+  Install(fetch, part_rows);
   v1::NodeCounters& counters = ledger_.counters();
   counters.set_blocks_fetched(counters.blocks_fetched() +
                               static_cast<int64_t>(fetch.blocks.size()));
+  counters.set_part_tokens_fetched(counters.part_tokens_fetched() + part_rows);
   counters.set_kv_bytes_received(counters.kv_bytes_received() + event.bytes_received);
   fetches_.erase(it);
   return true;
+}
+
+void PrefixFetch::Install(const Fetch& fetch, int64_t part_rows) {
+  kv::BlockPool& pool = scheduler_.pool();
+  // When this node has computed an equal block meanwhile, the received one is freed.
+  for (size_t i = 0; i < fetch.blocks.size(); ++i) pool.Seal(fetch.blocks[i], fetch.hashes[i]);
+  if (part_rows > 0) {
+    const auto tokens = absl::MakeConstSpan(fetch.tokens_after);
+    pool.NamePart(*fetch.part, fetch.hashes.back(),
+                  tokens.subspan(0, static_cast<size_t>(part_rows)));
+  }
+  if (fetch.part.has_value()) pool.UnpinPart(*fetch.part);
+  UnpinTail(fetch.blocks);
+  Unpin(fetch.before);
 }
 
 bool PrefixFetch::Handle(const transfer::LeaseFailed& event) {
@@ -99,8 +123,10 @@ void PrefixFetch::GiveUp(LeaseId lease, Fetch& fetch, const absl::Status& why) {
       {{"why", why.ToString()}});
   fetch.closing = true;
   kv::BlockPool& pool = scheduler_.pool();
+  const int64_t windowed = std::ssize(fetch.blocks) - pool.FirstWindowed(std::ssize(fetch.blocks));
+  pool.ReleaseSlots(windowed + (fetch.part.has_value() ? 1 : 0));
+  if (fetch.part.has_value()) fetch.blocks.push_back(*std::exchange(fetch.part, std::nullopt));
   for (const BlockId block : fetch.blocks) pool.Quarantine(block);
-  pool.ReleaseSlots(std::ssize(fetch.blocks) - pool.FirstWindowed(std::ssize(fetch.blocks)));
   Unpin(std::exchange(fetch.before, {}));
   v1::NodeCounters& counters = ledger_.counters();
   counters.set_fetches_failed(counters.fetches_failed() + 1);
@@ -131,20 +157,51 @@ PrefixFetch::Send PrefixFetch::Pin(const v1::SendBlocks& command,
     pool.UnpinMatched(send.blocks);
     send.blocks.clear();
   }
+  if (send.blocks.size() == hashes.size()) send.part = PinPart(command, hashes.back());
   return send;
 }
 
+std::optional<kv::PartIndex::Found> PrefixFetch::PinPart(const v1::SendBlocks& command,
+                                                         const kv::BlockHash& parent) {
+  kv::BlockPool& pool = scheduler_.pool();
+  const std::vector<TokenId> tokens(command.tokens_after().begin(), command.tokens_after().end());
+  const auto part = pool.PinPart(parent, tokens);
+  if (!part.has_value() || !pool.IsShared(part->block)) return part;
+  // A sequence may be writing the rows after it, and a block must not change while it is sent.
+  pool.UnpinPart(part->block);
+  return std::nullopt;
+}
+
 void PrefixFetch::Unpin(const Send& send) {
+  if (send.part.has_value()) scheduler_.pool().UnpinPart(send.part->block);
   send.lent ? Unpin(send.blocks) : UnpinTail(send.blocks);
+}
+
+bool PrefixFetch::AreTokensAfter(const v1::SendBlocks& command) const {
+  const engine::EngineSpec& spec = scheduler_.spec();
+  const auto& tokens = command.tokens_after();
+  if (tokens.empty()) return true;
+  return FetchesParts() && !command.lent() && tokens.size() < spec.layout.block_tokens &&
+         std::all_of(tokens.begin(), tokens.end(),
+                     [&](int32_t token) { return token >= 0 && token < spec.vocab_size; });
 }
 
 void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
   const auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok() || hashes->empty()) return;
-  Send send = Pin(command, *hashes);
+  Send send = AreTokensAfter(command) ? Pin(command, *hashes) : Send{.lent = command.lent()};
   const bool held = send.blocks.size() == hashes->size();
   const transfer::ExportId export_id = ledger_.NewExport();
-  const auto count = static_cast<int32_t>(hashes->size());
+  const auto whole = static_cast<int32_t>(hashes->size());
+  const int32_t count = whole + (command.tokens_after().empty() ? 0 : 1);
+  // Nothing is read of an export that is cancelled before its first push.
+  std::vector<BlockId> blocks(static_cast<size_t>(count), BlockId(0));
+  v1::TokensBySource part_rows;
+  if (held) {
+    std::copy(send.blocks.begin(), send.blocks.end(), blocks.begin());
+    if (count > whole) blocks.back() = send.part.has_value() ? send.part->block : blocks[whole - 1];
+    part_rows.set_cached(send.part.has_value() ? send.part->rows : 0);
+  }
   ledger_.Transfer(transfer::OpenExport{
       .export_id = export_id,
       .peer = {.node = NodeId(command.receiver_node_id()),
@@ -153,11 +210,10 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
                .host = command.receiver_host()},
       .lease = LeaseId(command.lease_id()),
       .epoch = Epoch(command.epoch()),
-      // Nothing is read of an export that is cancelled before its first push.
-      .blocks = held ? send.blocks : std::vector<BlockId>(hashes->size(), BlockId(0)),
+      .blocks = std::move(blocks),
       .deadline = now + kTimeMax,
       .window_first_ordinal =
-          send.lent ? count : static_cast<int32_t>(scheduler_.pool().FirstWindowed(count))});
+          send.lent ? whole : static_cast<int32_t>(scheduler_.pool().FirstWindowed(whole))});
   sends_.emplace(export_id, std::move(send));
   if (!held) {
     // The router's index was out of date, or this node is busy: tell the receiver at once.
@@ -171,7 +227,8 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
                                        .first_layer = 0,
                                        .layer_count = scheduler_.spec().layout.num_layers});
   // These blocks belong to no sequence, so there is no first token.
-  ledger_.Transfer(transfer::FinishExport{.export_id = export_id, .first_token = {}, .tokens = {}});
+  ledger_.Transfer(
+      transfer::FinishExport{.export_id = export_id, .first_token = {}, .tokens = part_rows});
 }
 
 void PrefixFetch::EndSend(transfer::ExportId export_id) {

@@ -1,7 +1,9 @@
 // Brings the beginning of a prompt's KV to a prefill node from another node that holds it, so that
 // it is not computed twice: a conversation's history lies on the decode node that generated it.
 // This class is both ends. An ordinary KV transfer (lease and export) moves the blocks, as in
-// PrefixMigration; they are named by their hashes.
+// PrefixMigration; they are named by their hashes. The history's last block is not full and has no
+// hash: the sender finds it by the tokens that follow the others (part_index.h), sends it as one
+// more block, and says in FIN how many of its rows are of these tokens.
 //
 //   receiving end   Begin ─▶ BlocksWanted to the router ─▶ leased ─LeaseInstalled─▶ prefix cache
 //                                                             └─LeaseFailed─▶ quarantined
@@ -14,9 +16,9 @@
 // A fetch that fails costs the prompt nothing but its time: the node then computes what it lacks.
 //
 // Thread safety: none; one thread, the engine thread. Owner: NodeResources.
-// Invariants: blocks that are sent are pinned until their export ends; a fetched block is found by
-// its hash only after all of the fetch arrived and was verified; while a fetch runs, the blocks of
-// the prompt that were here before it are pinned.
+// Invariants: blocks that are sent are pinned until their export ends, and no owner writes them; a
+// fetched block is found by its hash or part only after all of the fetch arrived and was verified;
+// while a fetch runs, the blocks of the prompt that were here before it are pinned.
 #pragma once
 
 #include <cstdint>
@@ -45,17 +47,21 @@ class PrefixFetch {
     uint64_t incarnation = 0;
   };
 
+  // What a prompt asks for.
+  struct Beginning {
+    absl::Span<const kv::BlockHash> hashes;  // of its first blocks, as many as the holder has
+    absl::Span<const TokenId> tokens_after;  // what follows them, less than a block's
+    int64_t prompt_blocks = 0;               // that it needs in all
+  };
+
   // `scheduler` and `ledger` outlive this.
   PrefixFetch(SequenceScheduler& scheduler, NodeLedger& ledger)
       : scheduler_(scheduler), ledger_(ledger) {}
 
-  // Asks `router` for the blocks of `hashes`, a prompt's beginning, that are not here. Returns the
-  // lease that they will come under; nullopt if there is nothing to fetch, no room, or too many
-  // fetches run. `prompt_blocks`: that the prompt needs in all; the fetch takes no room that it
-  // would lack afterwards.
-  // `time_allowed`: of the prompt.
-  std::optional<LeaseId> Begin(RouterKey router, const Holder& holder,
-                               absl::Span<const kv::BlockHash> hashes, int64_t prompt_blocks,
+  // Asks `router` for what is not here of a prompt's beginning. Returns the lease that it will come
+  // under; nullopt if all full blocks are here, there is no room, or too many fetches run. The
+  // fetch takes no room that the prompt would lack afterwards. `time_allowed`: of the prompt.
+  std::optional<LeaseId> Begin(RouterKey router, const Holder& holder, const Beginning& beginning,
                                absl::Duration time_allowed, absl::Time now);
   void OnSendBlocks(const v1::SendBlocks& command, absl::Time now);
   // The router has found no holder.
@@ -79,14 +85,27 @@ class PrefixFetch {
     std::vector<BlockId> before;        // here already, pinned
     std::vector<kv::BlockHash> hashes;  // by ordinal, of those below
     std::vector<BlockId> blocks;
+    // What follows, and the block for the rows of these tokens that the holder has.
+    std::vector<TokenId> tokens_after;
+    std::optional<BlockId> part;
     bool closing = false;  // quarantined
   };
   struct Send {
-    std::vector<BlockId> blocks;  // pinned. Bound: the context's blocks
-    bool lent = false;            // without window slots
+    std::vector<BlockId> blocks;               // pinned. Bound: the context's blocks
+    std::optional<kv::PartIndex::Found> part;  // pinned
+    bool lent = false;                         // without window slots
   };
+  // Names what has arrived, of which the block `part` has so many rows, and lets it go.
+  void Install(const Fetch& fetch, int64_t part_rows);
+  // Whether a full block can be sent in the place of a part: where windows are of one token, full
+  // blocks have no slots.
+  bool FetchesParts() const { return scheduler_.pool().FirstWindowed(1) == 0; }
+  // Whether a node with a prompt can have sent the tokens in `command`.
+  bool AreTokensAfter(const v1::SendBlocks& command) const;
   // Pins the blocks that `command` names; fewer if some are not here.
   Send Pin(const v1::SendBlocks& command, absl::Span<const kv::BlockHash> hashes);
+  std::optional<kv::PartIndex::Found> PinPart(const v1::SendBlocks& command,
+                                              const kv::BlockHash& parent);
   void Unpin(const Send& send);
   void GiveUp(LeaseId lease, Fetch& fetch, const absl::Status& why);
   void EndSend(transfer::ExportId export_id);

@@ -171,6 +171,7 @@ void SequenceScheduler::ScheduleAfresh(SequenceId id) {
 }
 
 void SequenceScheduler::Erase(Sequence& sequence) {
+  NameEnd(sequence, options_.spec.layout.block_tokens, pool_);
   ReturnBlocks(sequence);
   sequences_.erase(sequence.id);
 }
@@ -215,6 +216,36 @@ int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
   short_of_blocks_ |= taken < lacking;
   return TakeRows(sequence, std::min(rows, RowsHeld(sequence, options_.spec)), options_.spec.layout,
                   pool_);
+}
+
+int64_t SequenceScheduler::CopyableRows(const Sequence& sequence) const {
+  if (!sequence.remote.lent.empty()) return 0;
+  const PartName part = MissingPart(sequence, options_.spec.layout.block_tokens);
+  return pool_.PartRows(part.parent, part.tokens);
+}
+
+std::optional<kv::PartIndex::Found> SequenceScheduler::PinForkOf(Sequence& sequence) {
+  const kv::BlockLayout& layout = options_.spec.layout;
+  const int64_t end = layout.BlocksFor(std::ssize(sequence.tokens));
+  if (sequence.remaining() <= 1 || CopyableRows(sequence) != sequence.remaining() - 1 ||
+      end > std::ssize(sequence.blocks) || !MoveWindow(sequence, end, layout, pool_)) {
+    return std::nullopt;
+  }
+  const PartName part = MissingPart(sequence, layout.block_tokens);
+  return pool_.PinPart(part.parent, part.tokens);
+}
+
+int64_t SequenceScheduler::AddChunk(Sequence& sequence, int64_t rows_max) {
+  const int64_t copyable = CopyableRows(sequence);
+  int64_t rows = ChunkOf(sequence, rows_max + copyable);
+  std::optional<kv::PartIndex::Found> copied;
+  if (copyable > 0 && rows > copyable) {
+    const PartName part = MissingPart(sequence, options_.spec.layout.block_tokens);
+    copied = pool_.PinPart(part.parent, part.tokens);
+  }
+  rows = std::min(rows - (copied.has_value() ? copied->rows : 0), rows_max);
+  if (rows > 0) AddSlice(sequence, rows, copied);
+  return rows;
 }
 
 // Makes room for the KV of all tokens; false when the sequence must skip this step.

@@ -139,6 +139,14 @@ int64_t MaxTokens(const SequenceInput& input, int32_t context_tokens) {
   return std::min<int64_t>(full, context_tokens);
 }
 
+v1::TokensBySource Sequence::PromptSources(int64_t received) const {
+  v1::TokensBySource sources;
+  sources.set_cached(std::min(cached_tokens + forked_tokens, prompt_tokens - received));
+  sources.set_received(received);
+  sources.set_computed(prompt_tokens - sources.cached() - received);
+  return sources;
+}
+
 v1::GeneratedToken ToWire(const engine::SampledToken& sampled, int32_t index) {
   v1::GeneratedToken wire;
   wire.set_token_id(sampled.token);

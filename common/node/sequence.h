@@ -104,7 +104,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt, then generated
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache on admission
-  int64_t forked_tokens = 0;  // of the prompt, copied from another sequence's block
+  int64_t forked_tokens = 0;  // of the prompt, copied from other sequences' blocks
   kv::BlockHash salt;
   std::vector<kv::BlockHash> hashes;  // of the full blocks of `tokens`, as far as needed
   std::vector<BlockId> blocks;        // by ordinal; engine::kNoBlock for those of lent units
@@ -118,6 +118,7 @@ struct Sequence {
   bool generates = true;        // otherwise its prompt is computed for another node
   bool awaits_loans = false;    // takes part in no step until its loans were taken over
   bool gives_up_loans = false;  // and is computed again, when the running step ends
+  bool damaged = false;         // some of its blocks hold wrong KV: nothing of it is to be found
   bool held_back = false;       // waits until an older sequence of another node has memory
   int64_t num_computed = 0;     // tokens whose KV lies in `blocks`
   int64_t num_sealed = 0;       // leading blocks that were offered to the prefix cache
@@ -147,6 +148,8 @@ struct Sequence {
   bool sits_out() const { return awaits_constraint() || awaits_loans; }
   int32_t lent_units() const { return remote.lent.empty() ? 0 : remote.lent.back().units.end; }
   int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - num_computed; }
+  // Where the prompt's KV came from, when `received` of its tokens came from another node.
+  v1::TokensBySource PromptSources(int64_t received = 0) const;
 };
 
 }  // namespace tandem::node

@@ -15,9 +15,9 @@ const kv::BlockHash& ParentOf(const Sequence& sequence, int64_t ordinal) {
 }  // namespace
 
 PartName MissingPart(const Sequence& sequence, int64_t block_tokens) {
-  const int64_t rows = sequence.remaining() - 1;
+  const int64_t rows = std::min(sequence.remaining(), block_tokens) - 1;
   const bool starts_block = sequence.num_computed % block_tokens == 0;
-  if (rows < 1 || rows >= block_tokens || !starts_block || sequence.unscored() > 0) return {};
+  if (rows < 1 || !starts_block || sequence.unscored() > 0) return {};
   const auto tokens = absl::MakeConstSpan(sequence.tokens);
   return {.parent = ParentOf(sequence, sequence.num_computed / block_tokens),
           .tokens = tokens.subspan(static_cast<size_t>(sequence.num_computed),
@@ -40,8 +40,22 @@ void NamePromptEnd(const Sequence& sequence, int64_t block_tokens, kv::BlockPool
   pool.NamePart(sequence.blocks[static_cast<size_t>(ordinal)], end.parent, end.tokens);
 }
 
-void ForgetFrom(const Sequence& sequence, BlockId damaged, kv::BlockPool& pool) {
+void NameEnd(const Sequence& sequence, int64_t block_tokens, kv::BlockPool& pool) {
+  if (!sequence.generates || sequence.input.forks_follow || sequence.damaged) return;
+  // The token that was generated last has no KV.
+  const int64_t ordinal = sequence.num_computed / block_tokens;
+  int64_t rows = sequence.num_computed % block_tokens;
+  if (rows == 0 || sequence.blocks[static_cast<size_t>(ordinal)] == engine::kNoBlock) return;
+  if (TANDEM_MUTATED(kUncomputedRowNamed) && sequence.remaining() > 0) ++rows;
+  const auto tokens = absl::MakeConstSpan(sequence.tokens);
+  pool.NamePart(
+      sequence.blocks[static_cast<size_t>(ordinal)], ParentOf(sequence, ordinal),
+      tokens.subspan(static_cast<size_t>(ordinal * block_tokens), static_cast<size_t>(rows)));
+}
+
+void ForgetFrom(Sequence& sequence, BlockId damaged, kv::BlockPool& pool) {
   if (TANDEM_MUTATED(kForgetSkipped)) return;
+  sequence.damaged = true;
   const auto found = std::find(sequence.blocks.begin(), sequence.blocks.end(), damaged);
   for (auto block = found; block != sequence.blocks.end(); ++block)
     if (*block != engine::kNoBlock) pool.Forget(*block);

@@ -199,8 +199,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
     Sequence& sequence = *it->second;
     // A prompt that was computed for another node stays until its units are lent.
     if (sequence.sits_out() || sequence.remaining() == 0) continue;
-    const std::optional<BlockId> fork =
-        sequence.remote.lent.empty() ? PinForkOf(sequence) : std::nullopt;
+    const std::optional<kv::PartIndex::Found> fork = PinForkOf(sequence);
     if (!fork.has_value() && (sequence.remaining() != 1 || !Grow(sequence))) continue;
     AddSlice(sequence, 1, fork);
     --rows;
@@ -208,10 +207,9 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   for (const auto& [id, sequence] : running_) {
     if (rows == 0) break;
     if (sequence->remaining() <= 1 || sequence->in_step || sequence->sits_out()) continue;
-    const int64_t chunk = ChunkOf(*sequence, rows);
+    const int64_t chunk = AddChunk(*sequence, rows);
     if (chunk == 0 && sequence->grows) continue;
     if (chunk == 0) break;
-    AddSlice(*sequence, chunk);
     rows -= chunk;
   }
   return slices_;
@@ -281,6 +279,7 @@ void SequenceScheduler::PreemptGroup(const Sequence& last, const Sequence& needy
 void SequenceScheduler::Preempt(Sequence& sequence) {
   TANDEM_CHECK(!sequence.in_step, "sequence ", sequence.id.value());
   ReturnBlocks(sequence);
+  sequence.forked_tokens = 0;
   LeaveQueues(sequence);
   sequence.phase = SequencePhase::kWaiting;
   waiting_.emplace(sequence.order(), &sequence);
@@ -288,26 +287,15 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
 }
 
 bool SequenceScheduler::CanFork(SequenceId id) const {
-  const PartName part = MissingPart(Get(id), options_.spec.layout.block_tokens);
-  return pool_.HasPart(part.parent, part.tokens);
-}
-
-std::optional<BlockId> SequenceScheduler::PinForkOf(Sequence& sequence) {
-  const kv::BlockLayout& layout = options_.spec.layout;
-  const PartName part = MissingPart(sequence, layout.block_tokens);
-  const int64_t end = layout.BlocksFor(std::ssize(sequence.tokens));
-  if (part.tokens.empty() || end > std::ssize(sequence.blocks) ||
-      !MoveWindow(sequence, end, layout, pool_)) {
-    return std::nullopt;
-  }
-  return pool_.PinPart(part.parent, part.tokens);
+  const Sequence& sequence = Get(id);
+  return CopyableRows(sequence) == sequence.remaining() - 1;
 }
 
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
-                                 std::optional<BlockId> forked_from) {
-  const bool sample = forked_from.has_value() || num_rows == sequence.remaining();
-  const int64_t copied_rows = forked_from.has_value() ? sequence.remaining() - num_rows : 0;
-  const int64_t first_row = sequence.num_computed + copied_rows;
+                                 std::optional<kv::PartIndex::Found> copied) {
+  const int64_t first_row = sequence.num_computed + (copied.has_value() ? copied->rows : 0);
+  const bool sample = first_row + num_rows == std::ssize(sequence.tokens);
+  const auto forked_from = copied.has_value() ? std::optional(copied->block) : std::nullopt;
   SequenceInput& input = sequence.input;
   const bool guided = sample && input.matcher.has_value();
   slices_.push_back({.tokens = sequence.tokens,
@@ -364,7 +352,7 @@ bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
   }
   if (status.code() != absl::StatusCode::kDataLoss) return false;
   for (const PlannedSlice& slice : planned_) {
-    const Sequence& sequence = *slice.sequence;
+    Sequence& sequence = *slice.sequence;
     ForgetFrom(sequence, sequence.blocks.front(), pool_);
   }
   return false;

@@ -287,10 +287,16 @@ class SequenceScheduler {
     const bool may = options_.borrows && options_.spec.unit_tokens > 0;
     return may && !input.prompt_logprobs.has_value() ? input.borrow_blocks_max : 0;
   }
-  // Plans `num_rows` rows after those that are computed, or `forked_from` the last row alone.
-  void AddSlice(Sequence& sequence, int64_t num_rows, std::optional<BlockId> forked_from = {});
-  // The block that the rows before the last can be copied from, pinned.
-  std::optional<BlockId> PinForkOf(Sequence& sequence);
+  // Plans `num_rows` rows after those that are computed and those that are copied.
+  void AddSlice(Sequence& sequence, int64_t num_rows,
+                std::optional<kv::PartIndex::Found> copied = {});
+  // How many of its next rows can be copied (MissingPart).
+  int64_t CopyableRows(const Sequence& sequence) const;
+  // The block that all rows but the last can be copied from, pinned.
+  std::optional<kv::PartIndex::Found> PinForkOf(Sequence& sequence);
+  // Plans the next rows of a prompt, at most `rows_max` of them beside those that can be copied.
+  // Returns how many are computed.
+  int64_t AddChunk(Sequence& sequence, int64_t rows_max);
   // Adds the slice of a step that ended well to what the sequence's loans cost it.
   void CountLentUse(Sequence& sequence, const PlannedSlice& slice, absl::Duration waited) const;
   // The first `num_computed` tokens now have KV.

@@ -56,6 +56,7 @@ void PrefixMigration::OnBlocksWanted(const Node& node, const v1::BlocksWanted& w
     send.set_hashes(wanted.hashes());
     send.set_fetch(wanted.fetch());
     send.set_lent(wanted.lent());
+    *send.mutable_tokens_after() = wanted.tokens_after();
     send.set_receiver_node_id(node.id.value());
     send.set_receiver_incarnation(node.incarnation.value());
     send.set_receiver_address(node.transfer_address);

@@ -73,6 +73,7 @@ void VisitFields(SimRequest& r, Visit visit) {
   visit("priority", r.priority);
   visit("cancel_us", r.cancel_us);
   visit("again_seed", r.again_seed);
+  visit("turn", r.turn_tokens);
   visit("logprobs", r.logprobs);
   visit("beams", r.beams);
 }
@@ -199,6 +200,14 @@ class Drawer {
     } else {
       r.max_tokens = std::max(r.max_tokens, tokens - r.own_tokens - r.shared_tokens);
     }
+  }
+
+  // The second turn's prompt and answer fit into half of a pool, as the first one's.
+  void DrawTurn(const Topology& t, SimRequest& r) {
+    const int64_t history = r.shared_tokens + r.own_tokens + r.max_tokens;
+    const int64_t room = t.blocks_per_node * t.block_tokens / 2 - history - r.max_tokens - 1;
+    if (!OneIn(3) || r.answers > 1 || r.beams > 0 || room < 1) return;
+    r.turn_tokens = Between(1, std::min<int64_t>(room, 40));
   }
 
   SimRequest DrawRequest(const Topology& t, int64_t at_us, int64_t families) {
@@ -342,6 +351,8 @@ Schedule DrawSchedule(uint64_t seed) {
     Drawer lengthen(seed ^ 0x6c6f6e67);  // "long"
     for (SimRequest& request : schedule.requests) lengthen.Lengthen(t, request);
   }
+  Drawer turns(seed ^ 0x7475726e);  // "turn"
+  for (SimRequest& request : schedule.requests) turns.DrawTurn(t, request);
   const auto by_time = [](const auto& a, const auto& b) { return a.at_us < b.at_us; };
   std::stable_sort(schedule.requests.begin(), schedule.requests.end(), by_time);
   std::stable_sort(schedule.faults.begin(), schedule.faults.end(), by_time);
@@ -407,7 +418,8 @@ absl::Status CheckSchedule(const Schedule& s) {
   for (const SimRequest& r : s.requests)
     if (r.own_tokens < 1 || r.shared_tokens < 0 || r.max_tokens < 1 || r.router < 0 ||
         r.answers < 1 || r.answers > 64 || r.router >= t.routers || r.beams < 0 ||
-        r.beams > router::kBeamWidthMax)
+        r.beams > router::kBeamWidthMax || r.turn_tokens < 0 ||
+        (r.turn_tokens > 0 && (r.beams > 0 || r.answers > 1)))
       return absl::InvalidArgumentError("request: a value is out of its range");
   for (const Fault& f : s.faults)
     if (f.target < 0 || f.target >= t.processes() || f.other < 0 || f.other >= t.processes())

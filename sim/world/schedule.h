@@ -58,6 +58,9 @@ struct SimRequest {
   // Not 0: a client that disconnects asks again at once, under the same request id, with another
   // prompt of its own: the one of this seed.
   int64_t again_seed = 0;
+  // Not 0: a client that has its answer goes on, under the same request id: its next prompt is the
+  // one before, the answer and so many tokens. REQUIRES: one answer, no beams.
+  int64_t turn_tokens = 0;
   int64_t logprobs = 0;  // top ones of each token; their events name legs in full
 };
 

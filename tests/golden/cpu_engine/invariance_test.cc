@@ -124,29 +124,41 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
     }
   }
 
-  // The answer of a fork: a sequence that shares the request's full blocks, and whose last block is
-  // copied from the request's while the request generates on in the same steps.
-  Answer RunForked(Engine* engine, DrivenSequence request, const std::vector<BlockId>& others) {
-    const int64_t block_tokens = engine->spec().layout.block_tokens;
+  // The answer of a fork: a sequence that shares the request's blocks before the one in which
+  // `copied_end` lies, and copies the rows of that one before it, while the request generates on in
+  // the same steps. It computes the rest in chunks.
+  Answer RunForked(Engine* engine, DrivenSequence request, const std::vector<BlockId>& others,
+                   int64_t copied_end) {
     EXPECT_OK(ComputeRest(engine, &request, 1000).status());
     DrivenSequence fork = request;
-    fork.computed = request.prompt_tokens - 1;
-    const auto full = static_cast<size_t>(fork.computed / block_tokens);
-    std::copy(others.begin() + static_cast<int64_t>(full), others.end(),
-              fork.blocks.begin() + static_cast<int64_t>(full));
+    fork.computed = copied_end;
+    const int64_t block_tokens = engine->spec().layout.block_tokens;
+    const int64_t full = copied_end / block_tokens;
+    std::copy(others.begin() + full, others.end(), fork.blocks.begin() + full);
+    bool forks = copied_end % block_tokens != 0;
     Answer answer;
-    for (int64_t i = 0; i < kOutputTokens; ++i) {
-      // The request writes other tokens into the block from which the fork is copied.
-      request.tokens.push_back(static_cast<TokenId>(1 + random_() % 100));
-      std::vector<SequenceSlice> slices = {SliceOf(request, 1), SliceOf(fork, 1)};
-      if (i == 0 && fork.computed % block_tokens != 0) slices[1].forked_from = request.blocks[full];
+    while (answer.tokens.size() < kOutputTokens) {
+      std::vector<SequenceSlice> slices;
+      const bool goes_on = std::ssize(request.tokens) < request.prompt_tokens + kOutputTokens;
+      if (goes_on) {
+        // The request writes other tokens into the block from which the fork may be copied.
+        request.tokens.push_back(static_cast<TokenId>(1 + random_() % 100));
+        slices.push_back(SliceOf(request, 1));
+        ++request.computed;
+      }
+      const int64_t left = std::ssize(fork.tokens) - fork.computed;
+      const int64_t rows = 1 + static_cast<int64_t>(random_() % static_cast<uint64_t>(left));
+      slices.push_back(SliceOf(fork, rows));
+      if (std::exchange(forks, false))
+        slices.back().forked_from = request.blocks[static_cast<size_t>(full)];
+      fork.computed += rows;
+      const bool samples = slices.back().sample;
       const auto sampled = engine->Step(slices, [](int) {});
       EXPECT_OK(sampled.status());
       if (!sampled.ok()) return answer;
-      answer.Add((*sampled)[1]);
-      fork.tokens.push_back((*sampled)[1].token);
-      ++request.computed;
-      ++fork.computed;
+      if (!samples) continue;
+      answer.Add(sampled->back());
+      fork.tokens.push_back(sampled->back().token);
     }
     return answer;
   }
@@ -199,8 +211,11 @@ TEST_P(InvarianceTest, AForksAnswerIsThatOfASequenceComputedAlone) {
       DrivenSequence request = requests_[i];
       request.blocks = TakeBlocks(engine->spec(), 100, TotalTokens(request));
       const std::vector<BlockId> others = TakeBlocks(engine->spec(), 200, TotalTokens(request));
-      ExpectSame(RunForked(engine.get(), request, others), expected_[i],
-                 "request " + std::to_string(i) + ", forked");
+      const int64_t last = request.prompt_tokens - 1;
+      for (const int64_t end : {last, static_cast<int64_t>(random_()) & last, last / 2}) {
+        ExpectSame(RunForked(engine.get(), request, others, end), expected_[i],
+                   "request " + std::to_string(i) + ", forked at " + std::to_string(end));
+      }
     }
   }
 }

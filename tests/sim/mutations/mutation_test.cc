@@ -87,6 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kRouterLossIgnored, "RouterLossIgnored"},
                       Planted{Mutation::kForgetSkipped, "ForgetSkipped"},
                       Planted{Mutation::kPartTokensIgnored, "PartTokensIgnored"},
+                      Planted{Mutation::kUncomputedRowNamed, "UncomputedRowNamed"},
                       Planted{Mutation::kForkNeverUnpinned, "ForkNeverUnpinned"},
                       Planted{Mutation::kVerifiedOvercounted, "VerifiedOvercounted"},
                       Planted{Mutation::kAdoptedUnseen, "AdoptedUnseen"},

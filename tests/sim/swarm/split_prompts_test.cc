@@ -81,6 +81,7 @@ TEST(Swarm, SplitPromptsLoseNoToken) {
           std::max(r.own_tokens, std::min<int64_t>(room, 900) - r.max_tokens - r.shared_tokens);
       r.answers = 1;
       r.beams = 0;
+      r.turn_tokens = 0;
     }
     const SimReport report = RunSchedule(schedule);
     taken_over += report.loans_taken_over;

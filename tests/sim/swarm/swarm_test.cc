@@ -32,6 +32,8 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.sequences_moved, 0);
   EXPECT_GT(report.blocks_adopted, 0);
   EXPECT_GT(report.blocks_fetched, 0);
+  EXPECT_GT(report.clients.turns, 0);
+  EXPECT_GT(report.part_tokens_fetched, 0);
   EXPECT_GT(report.blocks_loaded, 0);
   EXPECT_GT(report.units_lent, 0);
   EXPECT_GT(report.loans_lost, 0);
@@ -59,6 +61,7 @@ TEST(Swarm, LoansMoveWithoutAWrongToken) {
           std::max(r.max_tokens, std::min<int64_t>(room, 900) - r.own_tokens - r.shared_tokens);
       r.answers = 1;
       r.beams = 0;
+      r.turn_tokens = 0;
     }
     for (size_t i = 0; i < schedule.requests.size(); ++i) {
       const int64_t node = t.routers + t.prefill_nodes + static_cast<int64_t>(seed + i) % 3;
@@ -86,19 +89,21 @@ TEST(Swarm, WindowsChangeNoToken) {
   SetLogLevel(LogLevel::kError);
   const uint64_t first_seed = (uint64_t{std::random_device()()} << 20) | 1;
   std::cout << "seeds from " << first_seed << "\n";
-  int64_t windowed = 0, fetched = 0, loaded = 0, lent = 0;
+  int64_t windowed = 0, fetched = 0, part_tokens = 0, loaded = 0, lent = 0;
   for (uint64_t seed = first_seed; windowed < 1000; ++seed) {
     const Schedule schedule = DrawSchedule(seed);
     if (schedule.topology.window_slots == 0) continue;
     ++windowed;
     const SimReport report = RunSchedule(schedule);
     fetched += report.blocks_fetched;
+    part_tokens += report.part_tokens_fetched;
     loaded += report.blocks_loaded;
     lent += report.units_lent;
     ASSERT_TRUE(report.violations.empty())
         << "seed " << seed << ": " << report.violations.front().what;
   }
   EXPECT_GT(fetched, 0);
+  EXPECT_GT(part_tokens, 0);
   EXPECT_GT(loaded, 0);
   EXPECT_GT(lent, 0);
 }

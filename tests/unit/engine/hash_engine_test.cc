@@ -226,6 +226,29 @@ TEST_F(HashEngineTest, AForkGivesTheOraclesTokensWhileItsParentGoesOn) {
   }
 }
 
+// Its first slice ends in another block than it begins in, and samples nothing.
+TEST_F(HashEngineTest, AForkMayComputeMoreRowsThanFitIntoTheCopiedBlock) {
+  const TestSequence parent = Started();
+  TestSequence child = parent;
+  child.blocks = NewSequence(70, 8).blocks;
+  for (size_t full = 0; full < 2; ++full) child.blocks[full] = parent.blocks[full];
+  for (size_t i = 40; i < child.tokens.size(); ++i)
+    child.tokens[i] = static_cast<TokenId>(random_() % 259);
+  SequenceSlice slice = Slice(child, 1);
+  slice.num_computed = 40;
+  slice.num_new = 20;
+  slice.sample = false;
+  slice.forked_from = parent.blocks[2];
+  auto sampled = Step({slice});
+  ASSERT_OK(sampled);
+  EXPECT_TRUE(sampled->empty());
+  child.computed = 60;
+  sampled = Step({Slice(child, 100)});
+  ASSERT_OK(sampled);
+  EXPECT_EQ((*sampled)[0].token,
+            HashEngineNextToken(options_, child.tokens, child.sampling, child.index));
+}
+
 TEST_F(HashEngineTest, RefusesForksThatBreakTheContract) {
   const TestSequence parent = Started();
   TestSequence child = parent;

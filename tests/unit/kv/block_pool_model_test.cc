@@ -73,6 +73,14 @@ class NaivePool {
     }
     return std::nullopt;
   }
+  // The most of these tokens that a block's part begins with, and all blocks whose part does.
+  std::pair<int64_t, std::set<BlockId>> LongestPart(const BlockHash& parent, Tokens tokens) const {
+    for (; !tokens.empty(); tokens.pop_back()) {
+      const std::set<BlockId> found = WithPart(parent, tokens);
+      if (!found.empty()) return {std::ssize(tokens), found};
+    }
+    return {};
+  }
   // All blocks whose part begins with these tokens.
   std::set<BlockId> WithPart(const BlockHash& parent, const Tokens& tokens) const {
     std::set<BlockId> found;
@@ -316,7 +324,7 @@ class PoolFuzzer {
   BlockHash AnyHash() { return ModelHash(random_() % (2 * num_blocks_)); }
   BlockHash AnyParent() { return ModelHash(1000 + random_() % 2); }
   Tokens AnyTokens() {
-    Tokens tokens(random_() % 4);
+    Tokens tokens(random_() % 5);
     for (TokenId& token : tokens) token = static_cast<TokenId>(random_() % 2);
     return tokens;
   }
@@ -398,13 +406,15 @@ class PoolFuzzer {
   void PinPart() {
     const BlockHash parent = AnyParent();
     const Tokens tokens = AnyTokens();
-    const std::set<BlockId> possible = naive_.WithPart(parent, tokens);
-    ASSERT_EQ(pool_.HasPart(parent, tokens), !possible.empty());
-    const std::optional<BlockId> pinned = pool_.PinPart(parent, tokens);
-    ASSERT_EQ(pinned.has_value(), !possible.empty());
+    const auto [rows, possible] = naive_.LongestPart(parent, tokens);
+    ASSERT_EQ(pool_.PartRows(parent, tokens), rows);
+    const std::optional<PartIndex::Found> pinned = pool_.PinPart(parent, tokens);
+    ASSERT_EQ(pinned.has_value(), rows > 0);
     if (!pinned.has_value()) return;
-    ASSERT_TRUE(possible.contains(*pinned)) << "block " << pinned->value();
-    naive_.AddReference(*pinned);
+    ASSERT_EQ(pinned->rows, rows);
+    ASSERT_TRUE(possible.contains(pinned->block)) << "block " << pinned->block.value();
+    naive_.AddReference(pinned->block);
+    ASSERT_EQ(pool_.IsShared(pinned->block), naive_.used[pinned->block].references > 1);
   }
   void Forget() {
     if (random_() % 2 == 0) {

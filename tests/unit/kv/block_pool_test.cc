@@ -117,21 +117,43 @@ TEST(BlockPool, APartIsFoundByItsTokensAndOutlivesItsOwner) {
   BlockPool pool(3);
   const BlockId owner = pool.Allocate(1)->front();
   pool.NamePart(owner, Hash(1), {5, 6, 7});
-  EXPECT_FALSE(pool.HasPart(Hash(1), {5, 7}));
-  EXPECT_FALSE(pool.HasPart(Hash(2), {5, 6}));
-  EXPECT_FALSE(pool.HasPart(Hash(1), {5, 6, 7, 8}));
-  EXPECT_FALSE(pool.HasPart(Hash(1), {}));
+  EXPECT_EQ(pool.PartRows(Hash(1), {5, 7}), 1);
+  EXPECT_EQ(pool.PartRows(Hash(2), {5, 6}), 0);
+  EXPECT_EQ(pool.PartRows(Hash(1), {6, 6}), 0);
+  EXPECT_EQ(pool.PartRows(Hash(1), {5, 6, 7, 8}), 3);
+  EXPECT_EQ(pool.PartRows(Hash(1), {}), 0);
   pool.Unref(owner);
   EXPECT_EQ(pool.counts().cached, 1);
   EXPECT_THAT(pool.SealedHashes(), IsEmpty());
   EXPECT_THAT(pool.MostRecentlyUsed(5), IsEmpty());
-  EXPECT_EQ(pool.PinPart(Hash(1), {5, 6}), owner);
+  const auto pinned = pool.PinPart(Hash(1), {5, 6, 1});
+  ASSERT_TRUE(pinned.has_value());
+  EXPECT_EQ(pinned->block, owner);
+  EXPECT_EQ(pinned->rows, 2);
   EXPECT_EQ(pool.counts().used, 1);
   pool.Unref(owner);
   pool.ForgetParts(Hash(1));
   EXPECT_EQ(pool.counts().free, 3);
-  EXPECT_FALSE(pool.HasPart(Hash(1), {5}));
+  EXPECT_EQ(pool.PartRows(Hash(1), {5}), 0);
   EXPECT_THAT(pool.DrainEvents().removed, IsEmpty());
+}
+
+TEST(BlockPool, OfSeveralPartsTheLongestCommonBeginningIsFound) {
+  BlockPool pool(3);
+  ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> blocks, pool.Allocate(3));
+  pool.NamePart(blocks[0], Hash(1), {5, 6});
+  pool.NamePart(blocks[1], Hash(1), {5, 6, 7, 8});
+  pool.NamePart(blocks[2], Hash(1), {5, 9});
+  const auto found = [&](std::vector<TokenId> tokens) {
+    const auto part = pool.PinPart(Hash(1), tokens);
+    EXPECT_TRUE(part.has_value() && pool.IsShared(part->block));
+    pool.UnpinPart(part->block);
+    EXPECT_FALSE(pool.IsShared(part->block));
+    return std::pair(part->block, part->rows);
+  };
+  EXPECT_EQ(found({5, 6, 7, 1}), std::pair(blocks[1], int64_t{3}));
+  EXPECT_EQ(found({5, 9, 7, 8}), std::pair(blocks[2], int64_t{2}));
+  EXPECT_EQ(found({5, 6}), std::pair(blocks[0], int64_t{2})) << "the first of two";
 }
 
 TEST(BlockPool, OfBlocksCachedForTheirPartsTheOldestGoFirst) {
@@ -144,8 +166,8 @@ TEST(BlockPool, OfBlocksCachedForTheirPartsTheOldestGoFirst) {
   }
   EXPECT_EQ(pool.counts().cached, bound);
   EXPECT_EQ(pool.counts().free, 2);
-  EXPECT_FALSE(pool.HasPart(Hash(1), {1}));
-  EXPECT_TRUE(pool.HasPart(Hash(1), {2}));
+  EXPECT_EQ(pool.PartRows(Hash(1), {1}), 0);
+  EXPECT_EQ(pool.PartRows(Hash(1), {2}), 1);
 }
 
 TEST(BlockPool, AParentHasABoundedNumberOfParts) {
@@ -153,8 +175,8 @@ TEST(BlockPool, AParentHasABoundedNumberOfParts) {
   BlockPool pool(bound + 1);
   ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> blocks, pool.Allocate(bound + 1));
   for (int i = 0; i <= bound; ++i) pool.NamePart(blocks[i], Hash(1), {TokenId{i}});
-  EXPECT_TRUE(pool.HasPart(Hash(1), {TokenId{bound - 1}}));
-  EXPECT_FALSE(pool.HasPart(Hash(1), {TokenId{bound}}));
+  EXPECT_EQ(pool.PartRows(Hash(1), {TokenId{bound - 1}}), 1);
+  EXPECT_EQ(pool.PartRows(Hash(1), {TokenId{bound}}), 0);
 }
 
 TEST(BlockPool, AForgottenBlockIsFoundByNobodyAndFreedAtItsEnd) {

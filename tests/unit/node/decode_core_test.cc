@@ -86,8 +86,10 @@ TEST_F(DecodeCoreTest, ShortPromptsAreComputedHereAndCachedPrefixesCount) {
   EXPECT_EQ(actions.events[1].second.leg_finished().output_tokens(), 3);
   EXPECT_TRUE(core_->idle());
 
-  // 40 tokens again: 32 are cached, 8 are not.
-  actions = Send(Run("b", 40, /*local_max=*/7));
+  // 40 tokens that begin as before: 32 are cached, 8 are not.
+  v1::NodeCommand other = Run("b", 40, /*local_max=*/7);
+  other.mutable_start_decode()->mutable_sequence()->set_prompt(32, 99);
+  actions = Send(other);
   EXPECT_EQ(actions.events[0].second.reserved().cached_tokens(), 32);
   EXPECT_FALSE(actions.events[0].second.reserved().computes_locally());
   ASSERT_THAT(actions.transfer, SizeIs(1));
@@ -410,6 +412,7 @@ TEST_F(DecodeCoreTest, AConstraintReadsWhatWasDeliveredBeforeTheNextStep) {
     sequence.set_delivered_tokens(2);
     sequence.mutable_stop()->set_max_tokens(30);
     sequence.mutable_guided()->set_regex("[0-9]{3}");
+    sequence.set_cache_salt(fits ? "" : "other");
     CompileFor(sequence);
     const node::NodeActions reserved = Send(command);
     ASSERT_THAT(reserved.events, SizeIs(1));

@@ -1,6 +1,8 @@
 // Goal: a prompt whose beginning another node should send is computed in full when that node is
 // gone, dies before or while it sends, or is never heard of: with the same token, and without a
-// block left behind. What arrives after that lands in no block that is in use.
+// block left behind. What arrives after that lands in no block that is in use. When it comes, the
+// prompt's node computes what the other node did not have, to the token; a sender that names too
+// many rows is not believed.
 #include "common/node/prefix_fetch.h"
 
 #include <gmock/gmock.h>
@@ -20,6 +22,57 @@ using ::testing::SizeIs;
 
 const node::RouterKey kRouter(7);
 constexpr int kBlocks = 16, kBlockTokens = 16, kPrompt = 100, kFetched = 4;
+constexpr int kAfter = kBlockTokens - 1;  // tokens of a block that is not full
+
+// The node that has the prompt's beginning, as far as a sequence of it went.
+class Holder {
+ public:
+  explicit Holder(int tokens) {
+    engine_ = *engine::NewHashEngine({.num_layers = 2, .block_tokens = kBlockTokens});
+    EXPECT_OK(engine_->AllocateKv(kBlocks));
+    resources_ =
+        std::make_unique<node::NodeResources>(node::SchedulerOptions{.spec = engine_->spec(),
+                                                                     .num_blocks = kBlocks,
+                                                                     .max_batch_tokens = 128,
+                                                                     .max_sequences = 2});
+    node::SequenceInput input;
+    for (int i = 0; i < tokens; ++i) input.prompt.push_back(i);
+    input.stop.max_tokens = 20;
+    sequence_ = Run(std::move(input));
+  }
+  node::SequenceId Run(node::SequenceInput input) {
+    node::SequenceScheduler& scheduler = resources_->scheduler();
+    const auto id = scheduler.Admit(std::move(input), /*generates=*/true);
+    EXPECT_OK(id.status());
+    scheduler.Schedule(*id);
+    scheduler.FinishStep(engine_->Step(scheduler.PlanStep(), [](int) {}));
+    return *id;
+  }
+  void EndSequence() { resources_->scheduler().Release(sequence_); }
+  // What the router makes of `wanted`, and the KV plane's commands that answer it.
+  std::vector<transfer::TransferCommand> Ask(const v1::BlocksWanted& wanted) {
+    v1::NodeCommand command;
+    v1::SendBlocks& send = *command.mutable_send_blocks();
+    send.set_lease_id(wanted.lease_id());
+    send.set_epoch(wanted.epoch());
+    send.set_hashes(wanted.hashes());
+    send.set_lent(wanted.lent());
+    send.set_fetch(true);
+    *send.mutable_tokens_after() = wanted.tokens_after();
+    resources_->OnCommand(kRouter, command, absl::FromUnixSeconds(1000));
+    return resources_->TakeActions().transfer;
+  }
+  void EndSend(const transfer::OpenExport& open) {
+    resources_->Handle(transfer::ExportDone{open.export_id, 123});
+    EXPECT_EQ(resources_->load().blocks_used(), 0);
+  }
+  engine::Engine& engine() { return *engine_; }
+
+ private:
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<node::NodeResources> resources_;
+  node::SequenceId sequence_;
+};
 
 class PrefixFetchTest : public ::testing::Test {
  protected:
@@ -65,18 +118,51 @@ class PrefixFetchTest : public ::testing::Test {
     return resources_->TakeActions();
   }
   // Begins the prompt, which asks for its beginning. The lease under which that would come.
-  LeaseId BeginFetch() {
+  LeaseId BeginFetch() { return LeaseId(Wanted().lease_id()); }
+  v1::BlocksWanted Wanted() {
     const node::NodeActions actions = Send(Prompt("a", /*fetches=*/true));
     EXPECT_THAT(actions.events, SizeIs(1));
     const v1::BlocksWanted& wanted = actions.events[0].second.blocks_wanted();
     EXPECT_EQ(wanted.from_node_id(), "decode-1");
     EXPECT_EQ(wanted.hashes().size(), kFetched * kv::kBlockHashBytes);
+    EXPECT_EQ(wanted.tokens_after_size(), kAfter);
+    EXPECT_EQ(wanted.tokens_after(0), kFetched * kBlockTokens);
     EXPECT_TRUE(core_->PlanStep(now_).empty()) << "it waits";
     EXPECT_EQ(core_->load().leases(), 1);
     const auto& open = std::get<transfer::OpenLease>(actions.transfer.at(0));
-    EXPECT_THAT(open.blocks, SizeIs(kFetched));
+    EXPECT_THAT(open.blocks, SizeIs(kFetched + 1));
     EXPECT_EQ(open.deadline, now_ + node::PrefixFetch::kTimeMax);
-    return LeaseId(wanted.lease_id());
+    leased_ = open.blocks;
+    return wanted;
+  }
+  // The holder's blocks arrive; its FIN says that `rows` rows of the last one are right, or what
+  // the holder says. Returns that.
+  int64_t Deliver(Holder& holder, const v1::BlocksWanted& wanted,
+                  std::optional<int64_t> rows = std::nullopt) {
+    const auto commands = holder.Ask(wanted);
+    const auto& open = std::get<transfer::OpenExport>(commands.at(0));
+    v1::TokensBySource said = std::get<transfer::FinishExport>(commands.at(2)).tokens;
+    EXPECT_EQ(open.blocks.size(), leased_.size());
+    for (size_t i = 0; i < leased_.size(); ++i) {
+      for (int layer = 0; layer < 2; ++layer) {
+        const auto from = holder.engine().arena().Block(layer, open.blocks[i]);
+        std::copy(from.begin(), from.end(), engine_->arena().Block(layer, leased_[i]).begin());
+      }
+    }
+    holder.EndSend(open);
+    if (rows.has_value()) said.set_cached(*rows);
+    Send(transfer::LeaseInstalled{
+        .lease = LeaseId(wanted.lease_id()), .epoch = Epoch(1), .tokens = said});
+    return said.cached();
+  }
+  // The prompt computes all but `cached` tokens, with the same token as ever.
+  void ExpectCached(int64_t cached) {
+    const auto [token, computed] = Compute();
+    EXPECT_EQ(computed, kPrompt - cached);
+    EXPECT_EQ(token, TokenAlone());
+    Send(transfer::ExportDone{transfer::ExportId(1), 123});
+    EXPECT_EQ(core_->load().blocks_used(), 0);
+    EXPECT_TRUE(core_->idle());
   }
   // Computes what is there to compute: the prompt's token, and how many tokens were computed.
   std::pair<TokenId, int64_t> Compute() {
@@ -104,7 +190,7 @@ class PrefixFetchTest : public ::testing::Test {
   // The prompt is computed in full; afterwards, nothing is held but the fetch's quarantine.
   void ExpectComputedInFull(LeaseId lease) {
     const int64_t quarantined = core_->load().blocks_quarantined();
-    EXPECT_EQ(quarantined, kFetched) << "the dead node's bytes may still land";
+    EXPECT_EQ(quarantined, kFetched + 1) << "the dead node's bytes may still land";
     const auto [token, computed] = Compute();
     EXPECT_EQ(computed, kPrompt);
     EXPECT_EQ(token, TokenAlone());
@@ -121,6 +207,7 @@ class PrefixFetchTest : public ::testing::Test {
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<node::NodeResources> resources_;
   std::unique_ptr<PrefillCore> core_;
+  std::vector<BlockId> leased_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
 
@@ -159,6 +246,64 @@ TEST_F(PrefixFetchTest, WhatComesTooLateIsNotTaken) {
       .lease = lease, .epoch = Epoch(1), .status = absl::UnavailableError("the peer is gone")});
   Send(transfer::LeaseInstalled{.lease = lease, .epoch = Epoch(1)});
   ExpectComputedInFull(lease);
+}
+
+TEST_F(PrefixFetchTest, OnlyWhatTheHolderDidNotHaveIsComputed) {
+  Holder holder(75);
+  holder.EndSequence();
+  EXPECT_EQ(Deliver(holder, Wanted()), 75 % kBlockTokens);
+  EXPECT_EQ(resources_->counters().blocks_fetched(), kFetched);
+  EXPECT_EQ(resources_->counters().part_tokens_fetched(), 75 % kBlockTokens);
+  ExpectCached(75);
+}
+
+TEST_F(PrefixFetchTest, WithoutAPartTheFullBlocksCome) {
+  Holder holder(64);
+  holder.EndSequence();
+  EXPECT_EQ(Deliver(holder, Wanted()), 0);
+  ExpectCached(64);
+}
+
+// Its owner may write the rest of the block while it is sent.
+TEST_F(PrefixFetchTest, ABlockThatIsBeingWrittenIsNotSent) {
+  Holder holder(64);
+  holder.EndSequence();
+  node::SequenceInput input;
+  for (int i = 0; i < 70; ++i) input.prompt.push_back(i);
+  input.stop.max_tokens = 20;
+  input.forks_follow = true;
+  holder.Run(std::move(input));
+  const auto commands = holder.Ask(Wanted());
+  const auto& open = std::get<transfer::OpenExport>(commands.at(0));
+  EXPECT_EQ(open.blocks.at(kFetched), open.blocks.at(kFetched - 1)) << "in its place";
+  EXPECT_EQ(std::get<transfer::FinishExport>(commands.at(2)).tokens.cached(), 0);
+}
+
+class SaidRowsTest : public PrefixFetchTest, public ::testing::WithParamInterface<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Senseless, SaidRowsTest, ::testing::Values(-1, kAfter + 1, 1 << 30));
+
+TEST_P(SaidRowsTest, ASenderThatNamesRowsThatCannotBeIsNotBelieved) {
+  Holder holder(75);
+  holder.EndSequence();
+  Deliver(holder, Wanted(), GetParam());
+  ExpectCached(64);
+}
+
+TEST_F(PrefixFetchTest, TokensThatNoPromptHasAreDeclined) {
+  Holder holder(75);
+  holder.EndSequence();
+  const v1::BlocksWanted wanted = Wanted();
+  const auto declines = [&](auto spoil) {
+    v1::BlocksWanted spoiled = wanted;
+    spoil(spoiled);
+    const auto commands = holder.Ask(spoiled);
+    return commands.size() == 2 && std::holds_alternative<transfer::CancelExport>(commands[1]);
+  };
+  EXPECT_TRUE(declines([](v1::BlocksWanted& w) { w.add_tokens_after(1); })) << "a whole block";
+  EXPECT_TRUE(declines([](v1::BlocksWanted& w) { w.set_tokens_after(0, -1); }));
+  EXPECT_TRUE(declines([](v1::BlocksWanted& w) { w.set_tokens_after(0, 1 << 20); }));
+  EXPECT_TRUE(declines([](v1::BlocksWanted& w) { w.set_lent(true); })) << "a loan has no part";
+  EXPECT_FALSE(declines([](v1::BlocksWanted&) {}));
 }
 
 TEST_F(PrefixFetchTest, AnAbortedPromptsFetchLeavesNothing) {

@@ -1,6 +1,7 @@
-// Goal: a fork computes one row and gets the tokens that it would get alone, whatever becomes of
-// its parent; a block whose contents are wrong is forked no more; and after any order of operations
-// no block is lost or still pinned.
+// Goal: a fork computes no row that lies in a block of another sequence, and gets the tokens that
+// it would get alone, whatever becomes of its parent; so the next turn of a conversation computes
+// its new tokens only. A block whose contents are wrong is forked no more; and after any order of
+// operations no block is lost or still pinned.
 //
 // TANDEM_FORK_OPERATIONS=10000000 runs as many operations as it says.
 #include "common/node/sequence_fork.h"
@@ -128,16 +129,72 @@ TEST(SequenceFork, FollowersShareTheLeadersPromptWhileItGenerates) {
   }
 }
 
-TEST(SequenceFork, UnmarkedSequencesLeaveNothingToFork) {
-  Node node(32);
-  SequenceInput input = Node::Input(Prompt(20));
+SequenceInput Unmarked(std::vector<TokenId> prompt) {
+  SequenceInput input = Node::Input(std::move(prompt));
   input.forks_follow = false;
-  node.scheduler().Release(node.Add(input));
+  return input;
+}
+
+TEST(SequenceFork, UnmarkedSequencesNameNothingWhileTheyRun) {
+  Node node(32);
+  node.Add(Unmarked(Prompt(20)));
   node.Step();
-  node.Add(input);
+  node.Add(Unmarked(Prompt(20)));
   node.Step();
   EXPECT_EQ(node.forks, 0);
-  EXPECT_EQ(node.rows, 20);
+  EXPECT_EQ(node.rows, 1 + 4);
+}
+
+TEST(SequenceFork, TheNextTurnComputesItsNewTokensAndTheOneWithoutKv) {
+  for (const int answer : {1, 3, 4, 5, 9}) {
+    for (const int fresh : {1, 5, 30}) {
+      SCOPED_TRACE(::testing::Message() << answer << " tokens answered, " << fresh << " new");
+      Node node(64);
+      const SequenceId first = node.Add(Unmarked(Prompt(20)));
+      for (int step = 0; step < answer; ++step) node.Step();
+      std::vector<TokenId> tokens = node.scheduler().Get(first).tokens;
+      node.scheduler().Release(first);
+      ASSERT_EQ(tokens.size(), 20u + static_cast<size_t>(answer));
+      const int64_t with_kv = 20 + answer - 1;
+      for (int i = 0; i < fresh; ++i) tokens.push_back(90 + i);
+      const SequenceId second = node.Add(Unmarked(tokens));
+      node.Step();
+      EXPECT_EQ(node.rows, fresh + 1);
+      EXPECT_EQ(node.forks, with_kv % kBlockTokens == 0 ? 0 : 1);
+      const v1::TokensBySource sources = node.scheduler().Get(second).PromptSources();
+      EXPECT_EQ(sources.cached(), with_kv);
+      EXPECT_EQ(sources.computed(), fresh + 1);
+      node.scheduler().Release(second);
+      EXPECT_EQ(node.scheduler().block_counts().used, 0);
+    }
+  }
+}
+
+// Another answer to the same question, and another question after the same answer.
+TEST(SequenceFork, RowsAreCopiedUpToTheFirstTokenThatDiffers) {
+  Node node(64);
+  const SequenceId first = node.Add(Unmarked(Prompt(23)));
+  node.Step();
+  node.scheduler().Release(first);
+  std::vector<TokenId> prompt = Prompt(20);
+  prompt.insert(prompt.end(), 30, 7);
+  node.Add(Unmarked(prompt));
+  node.Step();
+  EXPECT_EQ(node.forks, 1);
+  EXPECT_EQ(node.rows, 30);
+}
+
+TEST(SequenceFork, ScoredPromptsCopyNothing) {
+  Node node(64);
+  const SequenceId first = node.Add(Unmarked(Prompt(23)));
+  node.Step();
+  node.scheduler().Release(first);
+  SequenceInput scored = Unmarked(Prompt(30));
+  scored.prompt_logprobs = 0;
+  node.Add(scored);
+  node.Step();
+  EXPECT_EQ(node.forks, 0);
+  EXPECT_EQ(node.rows, 30);
 }
 
 TEST(SequenceFork, AnotherSaltFindsNothing) {
@@ -184,6 +241,19 @@ TEST(SequenceFork, ADamagedBlockIsForkedOnce) {
   EXPECT_EQ(node.forks, 0);
   EXPECT_OK(again.outcomes[0].status);
   EXPECT_EQ(node.rows, 5);
+}
+
+TEST(SequenceFork, ASequenceWithADamagedBlockNamesNoEnd) {
+  Node node(32);
+  const SequenceId first = node.Add(Unmarked(Prompt(20)));
+  node.Step();
+  node.engine().arena().Block(1, node.scheduler().Get(first).blocks[2])[0] ^= std::byte{1};
+  ASSERT_EQ(node.Step().outcomes[0].status.code(), absl::StatusCode::kDataLoss);
+  node.scheduler().Release(first);
+  node.Add(Unmarked(Prompt(30)));
+  node.Step();
+  EXPECT_EQ(node.forks, 0);
+  EXPECT_EQ(node.rows, 30 - 16);
 }
 
 TEST(SequenceFork, AFailedStepIsTriedAgainWithoutForks) {
@@ -252,6 +322,8 @@ class Families {
 
  private:
   void Release(size_t index) {
+    // The next turn goes on from here.
+    prompts_.push_back(node_.scheduler().Get(live_[index]).tokens);
     node_.scheduler().Release(live_[index]);
     live_.erase(live_.begin() + static_cast<int64_t>(index));
   }
@@ -262,7 +334,7 @@ class Families {
       prompt = prompts_[random_() % prompts_.size()];
       if (random_() % 6 == 0) prompt.resize(1 + random_() % prompt.size());
     }
-    const size_t more = prompt.empty() ? 1 + random_() % 12 : random_() % 2;
+    const size_t more = prompt.empty() ? 1 + random_() % 12 : random_() % (1 + random_() % 20);
     for (size_t i = 0; i < more; ++i) prompt.push_back(40 + static_cast<TokenId>(random_() % 2));
     if (prompt.size() > 40) return;
     SequenceInput input = Node::Input(prompt, static_cast<int>(1 + random_() % 12));
@@ -272,7 +344,7 @@ class Families {
     node_.scheduler().Schedule(*id);
     live_.push_back(*id);
     prompts_.push_back(std::move(prompt));
-    if (prompts_.size() > 12) prompts_.erase(prompts_.begin());
+    while (prompts_.size() > 12) prompts_.erase(prompts_.begin());
   }
   void Step() {
     if (random_() % 40 == 0) return Fail();
