@@ -109,6 +109,9 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
   count("tandem_node_fetched_blocks_total",
         "KV blocks of prompts' beginnings that the node has fetched and not computed.",
         counters.blocks_fetched());
+  count("tandem_node_fetched_part_tokens_total",
+        "Tokens of blocks that are not full, fetched beside those blocks.",
+        counters.part_tokens_fetched());
   count("tandem_node_fetches_failed_total",
         "Beginnings of prompts that the node could not fetch, and computed.",
         counters.fetches_failed());
