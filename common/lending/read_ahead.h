@@ -46,8 +46,9 @@ class ReadAhead {
   engine::PartialAttention& attention_;
   const int64_t bytes_max_;
   int64_t bytes_left_;
-  size_t next_ = 0;          // of parts_
-  std::vector<Part> parts_;  // bound: kPartsMax
+  size_t next_ = 0;  // of parts_
+  // Bound: kPartsMax (64).
+  std::vector<Part> parts_;
 };
 
 // Half of a processor's L2 cache, as the system tells it; 512 KiB where it does not.

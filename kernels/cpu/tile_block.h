@@ -4,10 +4,10 @@
 //          tile 6   tile 7    16 features each: pairs (quads) of k in rows
 //   tile 4 tile 0   tile 1    rows [0, 16)
 //   tile 5 tile 2   tile 3    rows [16, 32)
-// A step reads four tiles for four products. The panel passes by once for a block, while the block's
-// rows meet every panel: so only they should stay in the L1 cache. A block of up to sixteen rows leaves 2, 3 and 5 out.
-// Packed weights: panels of [steps][2] tiles, so that a panel is one stream of memory.
-// Thread safety: one worker, which holds the tiles (tile_registers.h).
+// A step reads four tiles for four products. The panel passes by once for a block, while the
+// block's rows meet every panel: so only they should stay in the L1 cache. A block of up to sixteen
+// rows leaves 2, 3 and 5 out. Packed weights: panels of [steps][2] tiles, so that a panel is one
+// stream of memory. Thread safety: one worker, which holds the tiles (tile_registers.h).
 #pragma once
 
 #include "kernels/cpu/gemm_plan.h"

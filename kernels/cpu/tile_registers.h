@@ -6,10 +6,10 @@
 //   Configure(config)            shapes of all tiles; their contents become zero
 //   Zero<T>()                    tile T = 0
 //   Load<T>(rows, readable)      tile T's rows, `rows.stride` bytes apart
-//   LoadOnce<T>(rows, readable)  Load of memory that is not needed again soon: it need not stay in L1
-//   Store<T>(rows, writable)     the same into memory
-//   DotBf16<C, A, B>()           C[m][n] += Σ_k A[m][k]·B[k][n], a dword holds a bf16 pair along k
-//   DotInt8<C, A, B>()           the same for quads of signed bytes, exact in int32
+//   LoadOnce<T>(rows, readable)  Load of memory that is not needed again soon: it need not stay in
+//   L1 Store<T>(rows, writable)     the same into memory DotBf16<C, A, B>()           C[m][n] +=
+//   Σ_k A[m][k]·B[k][n], a dword holds a bf16 pair along k DotInt8<C, A, B>()           the same
+//   for quads of signed bytes, exact in int32
 // Eight tiles of up to 16 rows of 64 bytes. A: rows of activations. B: row i holds the i-th pair
 // (quad) of k for sixteen features. C: rows by sixteen features.
 // Thread safety: tiles belong to a thread. One thread makes, uses and destroys an object, and
