@@ -288,7 +288,8 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
 
 bool SequenceScheduler::CanFork(SequenceId id) const {
   const Sequence& sequence = Get(id);
-  return CopyableRows(sequence) == sequence.remaining() - 1;
+  const int64_t before_last = sequence.remaining() - 1;
+  return before_last > 0 && CopyableRows(sequence) == before_last;
 }
 
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
