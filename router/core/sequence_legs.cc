@@ -139,16 +139,18 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const absl::Span<const kv::BlockHash> hashes = all.first(std::min(usable, all.size()));
   const PrefixIndex& index = context_.index;
   std::optional<PrefillLeg::Holder> best;
+  int64_t most = 0;  // blocks that the best one is trusted to hold
   int64_t best_sends = 0;
   const auto consider = [&](const Node* node, int32_t blocks) {
-    if (node == nullptr || node == planned || node->draining || blocks == 0 ||
+    if (node == nullptr || node == planned || node->draining ||
         Fleet::InBackoff(*node, *planned, now))
       return;
     // As PredictedTimes prefers them.
-    if (best.has_value() &&
-        (blocks < best->blocks || (blocks == best->blocks && node->prompts_sent() >= best_sends)))
+    const auto trusted = static_cast<int64_t>(blocks * node->record.Trust(now));
+    if (trusted == 0 || trusted < most || (trusted == most && node->prompts_sent() >= best_sends))
       return;
     best = PrefillLeg::Holder{node->key, blocks};
+    most = trusted;
     best_sends = node->prompts_sent();
   };
   const Node* decode = context_.fleet.Find(decode_.node());
@@ -160,7 +162,7 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
       consider(context_.fleet.At(match.slot), match.blocks);
   if (!best.has_value()) return std::nullopt;
   const int64_t here = index.RunOn(planned->slot, hashes);
-  const int64_t missing = (best->blocks - here) * planned->block_tokens;
+  const int64_t missing = (most - here) * planned->block_tokens;
   if (missing < tokens_min) return std::nullopt;
   const FetchTimes fetch = context_.fleet.Fetching(*context_.fleet.Find(best->node), *planned,
                                                    here * planned->block_tokens, missing);
