@@ -103,6 +103,12 @@ TEST_F(DecodeCoreTest, ShortPromptsAreComputedHereAndCachedPrefixesCount) {
   EXPECT_TRUE(actions.events[0].second.reserved().computes_locally());
 }
 
+TEST_F(DecodeCoreTest, APromptOfOneTokenThatIsNotToBeComputedHereIsReceived) {
+  const node::NodeActions actions = Send(Run("r", 1, /*local_max=*/0));
+  ASSERT_EQ(actions.events.size(), 1u);
+  EXPECT_FALSE(actions.events[0].second.reserved().computes_locally());
+}
+
 TEST_F(DecodeCoreTest, WhatFollowsAMarkedLegIsForkedAndNeedsNoSender) {
   v1::NodeCommand marked = Run("a", 40, /*local_max=*/40);
   marked.mutable_start_decode()->set_forks_follow(true);
