@@ -250,5 +250,26 @@ TEST_P(AttentionTest, BlocksBehindTheWindowAreNeverRead) {
   ExpectSameBits(tail.data(), expected.data() + 590 * 256, tail.size(), "rows 590 to 599");
 }
 
+// The window begins within a block, and within the tokens that one product takes.
+TEST_P(AttentionTest, TokensBehindTheWindowMayHoldAnything) {
+  AttentionShape shape;
+  shape.kv = {1, 64, 64, KvType::kBf16};
+  shape.num_heads = 4;
+  shape.sliding_window = 100;
+  std::vector<SequenceData> data;
+  data.push_back(RandomSequence(shape, 600));
+  const Floats expected = RunAlone(shape, data);
+  PagedCache cache(shape.kv, {600}, &generator_);
+  RunBatch(*backend_, shape, data, {{0, 0, 590}}, &cache, {});
+  // Row 590 looks back to token 491, whose block begins with token 448.
+  BatchRows behind(shape, data, {{0, 448, 491}}, &cache);
+  const float nan = std::nanf("");
+  std::fill_n(behind.k.data(), behind.k.size(), nan);
+  std::fill_n(behind.v.data(), behind.v.size(), nan);
+  WriteRows(*backend_, behind, &cache, {});
+  const Floats tail = RunBatch(*backend_, shape, data, {{0, 590, 600}}, &cache, {});
+  ExpectSameBits(tail.data(), expected.data() + 590 * 256, tail.size(), "rows 590 to 599");
+}
+
 }  // namespace
 }  // namespace tandem::kernels
