@@ -32,8 +32,7 @@ struct Tile {
   int64_t k;
   const char* w;  // the panel
   int64_t panel_bytes;
-  bool fetches;
-  Ahead ahead;
+  TileAhead ahead;
   TilePlace place;
 
   TANDEM_INLINE MemoryRange XRange() const {
@@ -58,38 +57,65 @@ TANDEM_INLINE void RunTail(TileRegisters& tiles, const Tile& tile, int64_t begin
                                         {tile.w, tile.w + tile.panel_bytes}});
 }
 
+// The sums of the tile before, and where they belong. Its epilogue runs a few rows at each step of
+// the tile that follows: products of tiles and vector instructions use different units.
+class Epilogue {
+ public:
+  // REQUIRES: Finish was called since the last Begin.
+  BlockSums* Begin(const TilePlace& place, int64_t rows) {
+    place_ = place;
+    first_ = place.row;
+    end_ = place.row + rows;
+    return &sums_;
+  }
+  TANDEM_INLINE void Advance() {
+    if (end_ - place_.row >= kRowsAtOnce) Store<kRowsAtOnce>();
+  }
+  void Finish() {
+    while (end_ - place_.row >= kRowsAtOnce) Store<kRowsAtOnce>();
+    while (place_.row < end_) Store<1>();
+  }
+
+ private:
+  // 16 steps of k, of which a product has at least as many but for small models, are 32 rows.
+  static constexpr int64_t kRowsAtOnce = 2;
+
+  template <int R>
+  TANDEM_INLINE void Store() {
+    V16 values[R][2];
+    LoadSums<R>(sums_, place_.row - first_, values);
+    StoreBf16Tile<R>(place_, values);
+    place_.row += R;
+  }
+
+  BlockSums sums_;
+  TilePlace place_ = {};
+  int64_t first_ = 0, end_ = 0;
+};
+
 template <bool kTwoTiles>
-TANDEM_INLINE void SumBlock(TileRegisters& tiles, const Tile& tile, BlockSums* sums) {
+TANDEM_INLINE void SumBlock(TileRegisters& tiles, const Tile& tile, Epilogue& epilogue) {
   ZeroSums<kTwoTiles>(tiles);
   const MemoryRange x_range = tile.XRange(), w_range = {tile.w, tile.w + tile.panel_bytes};
   const int64_t steps = tile.k / kStepK;
   const char* x = tile.x;
   const char* w = tile.w;
   for (int64_t step = 0; step < steps; ++step, x += kTileRowBytes, w += kStepBytes) {
-    if (tile.fetches) FetchStep(tile.ahead.At(w - tile.w), tile.ahead.step);
+    tile.ahead.Fetch(w - tile.w);
     Step<Bf16Products, kTwoTiles>(tiles, {{x, tile.x_stride}, x_range, w, w_range});
+    epilogue.Advance();
   }
   if (steps * kStepK != tile.k) RunTail<kTwoTiles>(tiles, tile, steps * kStepK);
-  StoreSumsTo<kTwoTiles>(sums, tiles);
+  epilogue.Finish();
+  StoreSumsTo<kTwoTiles>(epilogue.Begin(tile.place, tile.rows), tiles);
 }
 
-template <int R>
-TANDEM_INLINE void StoreRows(const Tile& tile, const BlockSums& sums, int64_t row) {
-  V16 values[R][2];
-  LoadSums<R>(sums, row, values);
-  StoreBf16Tile<R>({tile.place.args, tile.place.row + row, tile.place.column}, values);
-}
-
-void RunTile(TileRegisters& tiles, const Tile& tile) {
-  BlockSums sums;
+void RunTile(TileRegisters& tiles, const Tile& tile, Epilogue& epilogue) {
   if (tile.rows > kTileRows) {
-    SumBlock<true>(tiles, tile, &sums);
+    SumBlock<true>(tiles, tile, epilogue);
   } else {
-    SumBlock<false>(tiles, tile, &sums);
+    SumBlock<false>(tiles, tile, epilogue);
   }
-  int64_t row = 0;
-  for (; row + 4 <= tile.rows; row += 4) StoreRows<4>(tile, sums, row);
-  for (; row < tile.rows; ++row) StoreRows<1>(tile, sums, row);
 }
 
 TANDEM_INLINE int64_t PaddedK(const MatrixShape& shape) {
@@ -153,20 +179,23 @@ void TileGemm(const GemmArgs& args, const ParallelFor& parallel) {
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
     BlockTiles block_tiles;
+    Epilogue epilogue;
     RunTask(plan, task, [&](int64_t block, int64_t panel) {
       const int64_t row = plan.Begin(block);
       const char* w = weights + panel * panel_bytes;
       block_tiles.SetRows(plan.Rows(block));
-      RunTile(block_tiles.tiles, {reinterpret_cast<const char*>(x + row * x_stride),
-                                  x_stride * kElementBytes,
-                                  plan.Rows(block),
-                                  k,
-                                  w,
-                                  panel_bytes,
-                                  plan.task_panels == 1,
-                                  AheadOf(args, plan, w, block),
-                                  {&args, row, panel * kPanel}});
+      RunTile(block_tiles.tiles,
+              {reinterpret_cast<const char*>(x + row * x_stride),
+               x_stride * kElementBytes,
+               plan.Rows(block),
+               k,
+               w,
+               panel_bytes,
+               TileAhead::Of(args, plan, w, block),
+               {&args, row, panel * kPanel}},
+              epilogue);
     });
+    epilogue.Finish();
   });
 }
 

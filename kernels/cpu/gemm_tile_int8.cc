@@ -42,8 +42,7 @@ struct Tile {
   const GroupScale* x_scales;  // first row
   int64_t groups;
   const char* w;  // the panel
-  bool fetches;
-  Ahead ahead;
+  TileAhead ahead;
   TilePlace place;
 };
 
@@ -56,7 +55,7 @@ TANDEM_INLINE void SumGroups(TileRegisters& tiles, const Tile& tile, int64_t fir
   const MemoryRange w_range = {tile.w, tile.w + tile.groups * kStepBytes};
   for (int64_t g = 0; g < count; ++g) {
     const char* w = tile.w + (first + g) * kStepBytes;
-    if (tile.fetches) FetchStep(tile.ahead.At(w - tile.w), tile.ahead.step);
+    tile.ahead.Fetch(w - tile.w);
     ZeroSums<kTwoTiles>(tiles);
     Step<Int8Products, kTwoTiles>(
         tiles, {{tile.x + (first + g) * kGroup, tile.x_stride}, x_range, w, w_range});
@@ -164,8 +163,7 @@ void TileInt8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
                                   x.scales + row * x.groups,
                                   x.groups,
                                   w,
-                                  plan.task_panels == 1,
-                                  AheadOf(args, plan, w, block),
+                                  TileAhead::Of(args, plan, w, block),
                                   {&args, row, panel * kPanel}});
     });
   });

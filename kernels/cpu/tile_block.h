@@ -110,11 +110,28 @@ TANDEM_INLINE void Step(TileRegisters& tiles, const StepOperands& in) {
   }
 }
 
-// Fetches what a step's share of `ahead` is.
-TANDEM_INLINE void FetchStep(const char* from, int64_t step) {
-#pragma GCC unroll 16
-  for (int64_t i = 0; i < kStepBytes / kLinePair; ++i) FetchLinePair(from + i * step);
-}
+// What a block fetches into L2 while it passes a panel. With several blocks of rows it is the
+// block's share of each step of the panel that comes in the place of this one when all blocks have
+// passed. With one block it is what lies a little further in the panels.
+struct TileAhead {
+  const char* first;  // for the panel's first step
+  int64_t lines;      // 64 bytes each, of every step
+
+  TANDEM_INLINE static TileAhead Of(const GemmArgs& args, const Plan& plan, const char* w,
+                                    int64_t block) {
+    constexpr int64_t kLines = kStepBytes / kTileRowBytes;
+    if (plan.row_blocks == 1) return {w + kPrefetchBytes, kLines};
+    const char* end = static_cast<const char*>(args.w.data) + plan.panels * plan.panel_bytes;
+    const char* next = w + plan.task_panels * plan.panel_bytes;
+    const int64_t lines = CeilDiv(kLines, plan.row_blocks);
+    if (next >= end) return {w, 0};
+    return {next + Least(block * lines, kLines - lines) * kTileRowBytes, lines};
+  }
+  // After `read` bytes of the panel.
+  TANDEM_INLINE void Fetch(int64_t read) const {
+    for (int64_t i = 0; i < lines; ++i) _mm_prefetch(first + read + i * kTileRowBytes, _MM_HINT_T1);
+  }
+};
 
 // sums[r] = row r of a block's sums, from row `row` on.
 template <int R>
