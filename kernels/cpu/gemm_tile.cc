@@ -9,6 +9,8 @@
 // tile products above.
 #include "kernels/cpu/gemm_tile.h"
 
+#include <algorithm>
+
 #include "kernels/api/require.h"
 #include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/gemm_epilogue.h"
@@ -125,6 +127,12 @@ TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
   return CeilDiv(shape.k, kStepK) * kStepBytes;
 }
 
+// Blocks of rows of x that meet one panel after the other: as many as half of an L2 of 2 MB holds.
+TANDEM_INLINE int64_t FewBlocks(int64_t x_stride) {
+  constexpr int64_t kBytes = 1 << 20, kLeast = 4, kMost = 8;
+  return std::clamp(kBytes / (kBlockRows * x_stride * kElementBytes), kLeast, kMost);
+}
+
 // Rounds rows of fp32 x into scratch, [rows][x_stride], zeros behind k.
 void RoundRows(const GemmArgs& args, int64_t x_stride, const ParallelFor& parallel) {
   const int64_t k = args.w.shape.k;
@@ -173,9 +181,10 @@ void TileGemm(const GemmArgs& args, const ParallelFor& parallel) {
   }
   KERNEL_REQUIRE(args.gated_bf16 == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const int64_t panel_bytes = PanelBytes(shape);
-  const Plan plan = MakePlan(
-      args,
-      {.rows_max = kBlockRows, .panel_bytes = panel_bytes, .few_blocks = 4, .task_blocks = 4});
+  const Plan plan = MakePlan(args, {.rows_max = kBlockRows,
+                                    .panel_bytes = panel_bytes,
+                                    .few_blocks = FewBlocks(x_stride),
+                                    .task_blocks = 4});
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
     BlockTiles block_tiles;
