@@ -146,7 +146,7 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
         Fleet::InBackoff(*node, *planned, now))
       return;
     // As PredictedTimes prefers them.
-    const auto trusted = static_cast<int64_t>(blocks * node->record.Trust(now));
+    const int64_t trusted = node->record.Trusted(blocks, now);
     if (trusted == 0 || trusted < most || (trusted == most && node->prompts_sent() >= best_sends))
       return;
     best = PrefillLeg::Holder{node->key, blocks};

@@ -52,8 +52,11 @@ double Node::RowsUs(int64_t first_row, int64_t rows) const {
 }
 
 double Node::HalfStepUs() const {
-  if (role == v1::NODE_ROLE_DECODE)
-    return sequences() > 0 ? GenerateUs(sequences(), tokens_held()) / 2 : 0;
+  if (role == v1::NODE_ROLE_DECODE) {
+    // Sequences whose prompts it waits for are in no step.
+    const int64_t running = load.sequences_running();
+    return running > 0 ? GenerateUs(running, tokens_held()) / 2 : 0;
+  }
   const int64_t rows = std::min<int64_t>(prefill_tokens_waiting(), step_rows());
   return PromptUs(0, rows) / 2;
 }

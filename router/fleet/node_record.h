@@ -38,7 +38,12 @@ class NodeRecord {
     late_at_ = now;
   }
 
-  // The share of the tokens that it says it holds that placement counts on, in [0, 1].
+  // Of `count` blocks or tokens that it says it holds, how many placement counts on: to the
+  // nearest, so that a node that was once wrong by little is still asked for the last one.
+  int64_t Trusted(int64_t count, absl::Time now) const {
+    return std::llround(static_cast<double>(count) * Trust(now));
+  }
+  // That share, in [0, 1].
   double Trust(absl::Time now) const {
     return missing_ > 0 ? 1 - missing_ * Left(missing_at_, now) : 1;
   }

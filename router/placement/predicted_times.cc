@@ -29,7 +29,7 @@ PredictedTimes::PredictedTimes(const Fleet& fleet, const Prompt& prompt,
 }
 
 int64_t PredictedTimes::Trusted(const Node& node, int64_t tokens) const {
-  return static_cast<int64_t>(static_cast<double>(tokens) * node.record.Trust(prompt_.now));
+  return node.record.Trusted(tokens, prompt_.now);
 }
 
 PromptTimes PredictedTimes::FromOwnBlocks(const Candidate& candidate) const {

@@ -285,8 +285,11 @@ TEST_F(CostPlacementTest, AFetchTakesItsMessagesItsHoldersStepAndTheWire) {
   EXPECT_NEAR(idle.saved_us, 80 * kRowUs, 1) << "without the fixed part of a step";
   EXPECT_NEAR(idle.fetch_us, 1000 + 80 * 1000 / 2.0, 1000);
   EXPECT_TRUE(idle.pays());
-  // The holder runs steps: a message waits for half of one.
+  // The holder waits for prompts, and a message does not wait.
   for (int i = 0; i < 10; ++i) fleet_.DecodePlaced(decode.key, 0);
+  EXPECT_NEAR(fleet_.Fetching(decode, prefill, 20, 80).fetch_us, idle.fetch_us, 1);
+  // The holder runs steps: a message waits for half of one.
+  decode.load.set_sequences_running(10);
   const FetchTimes busy = fleet_.Fetching(decode, prefill, 20, 80);
   EXPECT_NEAR(busy.fetch_us - idle.fetch_us, (500 + 10 * 100) / 2.0, 1);
   // One block of a fast node is not worth the messages.

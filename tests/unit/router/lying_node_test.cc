@@ -8,6 +8,7 @@ namespace {
 RouterOptions NothingIsComputedByDecodeNodes() {
   RouterOptions options;
   options.local_prefill_tokens_max = 0;
+  options.fetch_tokens_min = 48;
   return options;
 }
 
@@ -59,6 +60,19 @@ TEST_F(LyingNodeTest, AFetchThatBringsNothingCountsAgainstItsHolder) {
 TEST_F(LyingNodeTest, ADecodeLegThatFindsNothingCountsAgainstItsNode) {
   Request(0, kHeld);
   EXPECT_LT(Trust(), 1);
+}
+
+TEST_F(LyingNodeTest, AHolderThatOnceLackedABlockIsStillAskedForTheLastOne) {
+  // p0 has so many blocks that what is missing is just worth a fetch.
+  constexpr int kMissing = 48 / kBlockTokens;
+  const std::vector<kv::BlockHash> hashes = HashesOf(Tokens(100));
+  v1::NodeEvent stored;
+  stored.mutable_blocks_stored()->set_hashes(
+      kv::PackHashes(absl::MakeConstSpan(hashes).first(kBlocks - kMissing)));
+  h_.Say(kP0, {stored});
+  EXPECT_EQ(Request(kHeld, kHeld - kBlockTokens), kBlocks);
+  EXPECT_LT(Trust(), 1);
+  EXPECT_EQ(Request(kHeld, kHeld), kBlocks);
 }
 
 TEST_F(LyingNodeTest, OneThatHasNothingIsAskedNoMore) {
