@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "common/cost/price_age.h"
 #include "common/node/prefix_fetch.h"
 #include "common/telemetry/log.h"
 
@@ -39,14 +40,16 @@ StoredBlocks::StoredBlocks(SequenceScheduler& scheduler, NodeLedger& ledger,
 
 // ---- loading
 
-bool StoredBlocks::Pays(int64_t first_block, int64_t blocks) const {
+bool StoredBlocks::Pays(int64_t first_block, int64_t blocks, absl::Time now) const {
   // Unknown yet: the first load tells.
   if (read_cost_.samples() == 0) return true;
   const kv::BlockLayout& layout = scheduler_.spec().layout;
   cost::StepShape shape;
   shape.Add(first_block * layout.block_tokens, blocks * layout.block_tokens, /*sample=*/false);
   const cost::StepPrediction computing = scheduler_.meter().cost().Predict(shape);
-  const double reading_us = read_cost_.PredictUs(blocks * layout.block_bytes());
+  // Without reads for a while the price falls to 0, which is what an unknown one counts as.
+  const double reading_us = cost::FadedPrice(read_cost_.PredictUs(blocks * layout.block_bytes()),
+                                             /*prior=*/0, read_at_, now);
   return reading_us <= computing.us + computing.error_us;
 }
 
@@ -66,7 +69,7 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   const auto closing = [](const auto& entry) { return entry.second.closing; };
   if (std::any_of(loads_.begin(), loads_.end(), closing)) return nullptr;
   const auto count = static_cast<int64_t>(end - here);
-  if (!Pays(static_cast<int64_t>(here), count)) return nullptr;
+  if (!Pays(static_cast<int64_t>(here), count, now)) return nullptr;
   Load load;
   load.before = pool.MatchBlocks(hashes.subspan(0, here));
   // With these pinned: room for the rest of the prompt, read or computed.
@@ -220,7 +223,10 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
   counters.set_blocks_damaged(counters.blocks_damaged() +
                               static_cast<int64_t>(event.removed.size()));
   OnLeft(event.removed);
-  if (event.loaded > 0) read_cost_.Observe(event.bytes, absl::ToDoubleMicroseconds(event.time));
+  if (event.loaded > 0) {
+    read_cost_.Observe(event.bytes, absl::ToDoubleMicroseconds(event.time));
+    read_at_ = now;
+  }
   std::vector<Ready> ready;
   if (load.closing) {
     for (const auto& [hash, block] : load.blocks) pool.EndQuarantine(block);

@@ -127,7 +127,7 @@ class StoredBlocks {
   // Storage has these no more.
   void OnLeft(const std::vector<kv::BlockHash>& hashes);
   // Whether reading `blocks` blocks of a prompt costs less than computing them.
-  bool Pays(int64_t first_block, int64_t blocks) const;
+  bool Pays(int64_t first_block, int64_t blocks, absl::Time now) const;
   static void Wait(Load& load, RouterKey router, v1::NodeCommand command, absl::Time now);
   // Appends the load's commands to `ready`, with the time that is left to each.
   static void TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready);
@@ -155,6 +155,7 @@ class StoredBlocks {
   // Bound: the changes since Take.
   std::vector<kv::BlockHash> left_, saved_;  // storage; some may lie in memory
   cost::CopyRate read_cost_, write_cost_;
+  absl::Time read_at_ = absl::InfiniteFuture();  // the last sample of read_cost_
   uint64_t next_load_ = 1;
   std::optional<absl::Time> paused_until_;  // of saves
 };

@@ -216,7 +216,7 @@ absl::Status RouterCore::OnCosts(Node& node, const v1::NodeMessage& message) {
   if (message.has_storage_cost()) {
     const auto profile = rpc::FromWire(message.storage_cost());
     if (!profile.ok()) return named(profile.status());
-    Fleet::OnStorageCost(node, *profile);
+    fleet_.OnStorageCost(node, *profile);
   }
   return absl::OkStatus();
 }

@@ -314,6 +314,7 @@ void Fleet::OnLoad(Node& node, const v1::NodeLoad& load) {
   node.load = load;
   BoundLoad(node.load);
   node.blocks_unreported = 0;
+  FadeStepCost(node);
   order_.UpdateAndShuffle(node);
 }
 
@@ -378,12 +379,6 @@ void Fleet::LocalPrefillEnded(NodeKey key, double us) {
   ChangeLoad(key, [&](Node& node) { node.work.Remove(us, now_); });
 }
 
-void Fleet::OnStepCost(Node& node, const cost::StepProfile& profile) {
-  node.step_cost = profile;
-  const NodeGroup group = GroupOf(node.role);
-  if (group != kNoGroup && node.knows_its_cost()) default_costs_[group] = profile;
-}
-
 void Fleet::PrefixChecked(NodeKey key, int64_t claimed, int64_t found) {
   if (Node* node = Find(key); node != nullptr) node->record.OnPrefix(claimed, found, now_);
 }
@@ -407,7 +402,9 @@ void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& instal
   receiver->failures_in.erase(sender->id);
   NodePair& pair = receiver->links_in[sender->slot];
   // A transfer that was too short for the receiver's clock has 0 ms, and is rejected.
-  pair.cost.Observe(installed.kv_bytes_received(), installed.kv_receive_ms() * 1e3);
+  const auto verdict =
+      pair.cost.Observe(installed.kv_bytes_received(), installed.kv_receive_ms() * 1e3);
+  if (verdict != cost::OnlineFit::Verdict::kRejected) pair.sampled = all_links_sampled_ = now_;
   all_links_.Observe(installed.kv_bytes_received(), installed.kv_receive_ms() * 1e3);
   v1::NodePairStatus& link = pair.status;
   link.set_from_node(sender->id.value());

@@ -54,8 +54,9 @@ struct TransferFailures {
 
 // The KV transfers from one joined node to another.
 struct NodePair {
-  v1::NodePairStatus status;  // without what `cost` tells
-  cost::LinkCost cost;        // of the time on the wire
+  v1::NodePairStatus status;                    // without what `cost` tells
+  cost::LinkCost cost;                          // of the time on the wire
+  absl::Time sampled = absl::InfiniteFuture();  // the last one of `cost`
 };
 
 // Percent of what other nodes lend that prompts beyond their nodes' pools may need together, and
@@ -92,6 +93,9 @@ struct Node {
   v1::NodeCounters counters;
   std::optional<cost::StepProfile> step_cost;        // as last reported
   std::optional<cost::StorageProfile> storage_cost;  // likewise
+  // When a report last had new samples of these; what counts of step_cost if less (ADR 0103).
+  absl::Time step_sampled = absl::InfiniteFuture(), read_sampled = absl::InfiniteFuture();
+  std::optional<cost::StepProfile> faded_step_cost;
   // Of a node of its role, for as long as it has reported none that predicts.
   const cost::StepProfile* default_cost = nullptr;
   NodeRecord record;  // how far what the node says was true
@@ -165,7 +169,7 @@ struct Node {
   // Prompts whose KV this node sends, or will send when it has computed them.
   int64_t prompts_sent() const { return role == v1::NODE_ROLE_PREFILL ? work.prompts() : 0; }
   // Reading the KV of `tokens` from its storage.
-  double ReadUs(int64_t tokens) const;
+  double ReadUs(int64_t tokens, absl::Time now) const;
   // Tokens that its sequences hold, those that this router has just placed included.
   int64_t tokens_held() const {
     return (load.blocks_used() + blocks_unconfirmed + blocks_unreported) * block_tokens;
@@ -263,10 +267,10 @@ class Fleet {
   // What a node's steps cost, as it says. One that predicts nothing, or more than can be, is shown
   // in the status and not used.
   void OnStepCost(Node& node, const cost::StepProfile& profile);
+  // Brings what counts of the node's price up to date: with each report of its load.
+  void FadeStepCost(Node& node);
   // What reading and writing its storage costs, as it says.
-  static void OnStorageCost(Node& node, const cost::StorageProfile& profile) {
-    node.storage_cost = profile;
-  }
+  void OnStorageCost(Node& node, const cost::StorageProfile& profile);
   // The index said that the node holds `claimed` tokens of a prompt; it had `found`.
   void PrefixChecked(NodeKey key, int64_t claimed, int64_t found);
   // A first token came after `took`; `predicted` when it was placed.
@@ -365,6 +369,7 @@ class Fleet {
   std::array<cost::StepProfile, kNodeGroups> default_costs_ = {cost::DefaultStepProfile(),
                                                                cost::DefaultStepProfile()};
   cost::LinkCost all_links_;
+  absl::Time all_links_sampled_ = absl::InfiniteFuture();
   int64_t decode_blocks_ = 0;
   // Bound: kLostNodesKept (64), then the oldest goes.
   std::deque<LostNode> lost_;  // oldest first

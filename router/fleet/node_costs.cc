@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/cost/price_age.h"
 #include "router/fleet/fleet.h"
 
 namespace tandem::router {
@@ -19,6 +20,15 @@ constexpr double kDiskFixedUs = 1000, kDiskBytesPerUs = 500;
 // No storage reads faster, whatever a node says: what twelve channels of DDR5 pass on.
 constexpr double kStorageBytesPerUsMax = 500'000;
 
+// What tells dear nodes from cheap ones: a thousand rows of what nodes of this role compute.
+double PriceUs(v1::NodeRole role, const cost::StepProfile& profile) {
+  constexpr int64_t kRows = 1000;
+  const cost::StepShape prompt = {.prompt_rows = kRows, .prompt_attended = kRows * kRows / 2};
+  const cost::StepShape generated = {
+      .generated_rows = kRows, .generated_attended = kRows * kRows, .sampled_rows = kRows};
+  return profile.Predict(role == v1::NODE_ROLE_DECODE ? generated : prompt).us;
+}
+
 double Bounded(double us) { return us > 0 ? std::min(us, kUsMax) : 0; }  // NaN is not above 0
 
 }  // namespace
@@ -27,7 +37,7 @@ bool Node::knows_its_cost() const { return step_cost.has_value() && cost::Predic
 
 const cost::StepProfile& Node::profile() const {
   static const cost::StepProfile kUnknown = cost::DefaultStepProfile();
-  if (knows_its_cost()) return *step_cost;
+  if (knows_its_cost()) return faded_step_cost.has_value() ? *faded_step_cost : *step_cost;
   return default_cost != nullptr ? *default_cost : kUnknown;
 }
 
@@ -86,25 +96,67 @@ absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, absl::Time now)
   return knows_its_cost() ? absl::Microseconds(WaitUs(prompt_tokens, now)) : absl::ZeroDuration();
 }
 
-double Node::ReadUs(int64_t tokens) const {
+double Node::ReadUs(int64_t tokens, absl::Time now) const {
   if (tokens <= 0) return 0;
   const double bytes = static_cast<double>(tokens) * kv_bytes_per_token;
-  if (!storage_cost.has_value() || storage_cost->read.samples <= 0)
-    return Bounded(kDiskFixedUs + bytes / kDiskBytesPerUs);
-  return Bounded(std::max(storage_cost->read.PredictUs(bytes), bytes / kStorageBytesPerUsMax));
+  const double prior = Bounded(kDiskFixedUs + bytes / kDiskBytesPerUs);
+  if (!storage_cost.has_value() || storage_cost->read.samples <= 0) return prior;
+  const double measured =
+      Bounded(std::max(storage_cost->read.PredictUs(bytes), bytes / kStorageBytesPerUsMax));
+  return cost::FadedPrice(measured, prior, read_sampled, now);
+}
+
+void Fleet::OnStepCost(Node& node, const cost::StepProfile& profile) {
+  if (!node.step_cost.has_value() || node.step_cost->samples != profile.samples)
+    node.step_sampled = now_;
+  node.step_cost = profile;
+  FadeStepCost(node);
+  const NodeGroup group = GroupOf(node.role);
+  if (group != kNoGroup && node.knows_its_cost()) default_costs_[group] = profile;
+}
+
+void Fleet::FadeStepCost(Node& node) {
+  node.faded_step_cost.reset();
+  if (!node.knows_its_cost() || now_ - node.step_sampled <= cost::kPriceTrusted) return;
+  // The lower median of what its role reports, so that the dear one of two has the other's.
+  std::vector<double> prices;
+  for (const auto& [id, other] : by_id_)
+    if (other->role == node.role && other->knows_its_cost())
+      prices.push_back(PriceUs(other->role, *other->step_cost));
+  const auto median = prices.begin() + (std::ssize(prices) - 1) / 2;
+  std::nth_element(prices.begin(), median, prices.end());
+  const double price = PriceUs(node.role, *node.step_cost);
+  const double faded = cost::FadedPrice(price, *median, node.step_sampled, now_);
+  if (faded >= price) return;
+  cost::StepProfile& profile = node.faded_step_cost.emplace(*node.step_cost);
+  for (double cost::StepProfile::*part :
+       {&cost::StepProfile::step_us, &cost::StepProfile::prompt_row_us,
+        &cost::StepProfile::prompt_attended_us, &cost::StepProfile::generated_row_us,
+        &cost::StepProfile::generated_attended_us, &cost::StepProfile::sampled_row_us})
+    profile.*part *= faded / price;
+}
+
+void Fleet::OnStorageCost(Node& node, const cost::StorageProfile& profile) {
+  if (!node.storage_cost.has_value() || node.storage_cost->read.samples != profile.read.samples)
+    node.read_sampled = now_;
+  node.storage_cost = profile;
 }
 
 double Fleet::TransferUs(const Node& from, const Node& to, double bytes) const {
   if (!(bytes > 0)) return 0;
   // Two transfers tell a fixed part from a rate; one does not.
   constexpr int64_t kSamplesMin = 2;
+  const auto faded = [&](const cost::LinkCost& cost, absl::Time sampled, double prior) {
+    if (cost.samples() < kSamplesMin) return prior;
+    const double rate = cost.bytes_per_second() / 1e6;
+    const double measured = Bounded(cost.fixed_us() + (rate > 0 ? bytes / rate : 0));
+    return cost::FadedPrice(measured, prior, sampled, now_);
+  };
+  const double any =
+      faded(all_links_, all_links_sampled_, Bounded(kLinkFixedUs + bytes / kLinkBytesPerUs));
   const auto link = to.links_in.find(from.slot);
-  const cost::LinkCost& cost =
-      link != to.links_in.end() && link->second.cost.samples() >= kSamplesMin ? link->second.cost
-                                                                              : all_links_;
-  if (cost.samples() < kSamplesMin) return Bounded(kLinkFixedUs + bytes / kLinkBytesPerUs);
-  const double rate = cost.bytes_per_second() / 1e6;
-  return Bounded(cost.fixed_us() + (rate > 0 ? bytes / rate : 0));
+  if (link == to.links_in.end()) return any;
+  return faded(link->second.cost, link->second.sampled, any);
 }
 
 FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first,

@@ -42,7 +42,7 @@ PromptTimes PredictedTimes::FromOwnBlocks(const Candidate& candidate) const {
                        .computed_tokens = prompt_.tokens - in_memory};
   if (cached <= in_memory) return times;
   PromptTimes reads = times;
-  reads.read_us = node.ReadUs(cached - in_memory);
+  reads.read_us = node.ReadUs(cached - in_memory, prompt_.now);
   reads.compute_us = node.PromptUs(cached, prompt_.tokens - cached);
   reads.computed_tokens = prompt_.tokens - cached;
   return reads.first_token_us() < times.first_token_us() ? reads : times;

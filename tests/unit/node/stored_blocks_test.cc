@@ -232,6 +232,29 @@ TEST_F(StoredBlocksTest, WhatIsSlowerToReadThanToComputeIsComputed) {
   EXPECT_EQ(resources_->counters().blocks_loaded(), loaded);
 }
 
+TEST_F(StoredBlocksTest, ADiskThatWasSlowIsTriedAgainOnceAfterAWhile) {
+  load_time_ = absl::Seconds(1);
+  step_time_ = absl::Milliseconds(1);
+  for (int kind = 1; kind <= 6; ++kind) Serve("a" + std::to_string(kind), kind, 4);
+  for (int kind = 1; kind <= 6; ++kind) Serve("b" + std::to_string(kind), kind, 4);
+  const int64_t loaded = resources_->counters().blocks_loaded();
+  ASSERT_GT(loaded, 0);
+  now_ += absl::Minutes(10);
+  for (int kind = 1; kind <= 3; ++kind) Serve("c" + std::to_string(kind), kind, 4);
+  EXPECT_EQ(resources_->counters().blocks_loaded(), loaded + 4) << "the sample restores the price";
+  // The disk is quick again: after another while every prompt is read.
+  load_time_ = absl::Microseconds(10);
+  for (int kind = 4; kind <= 6; ++kind) Serve("d" + std::to_string(kind), kind, 4);
+  EXPECT_EQ(resources_->counters().blocks_loaded(), loaded + 4);
+  for (int round = 0; round < 8; ++round) {
+    now_ += absl::Minutes(10);
+    for (int kind = 1; kind <= 6; ++kind) Serve("e" + std::to_string(10 * round + kind), kind, 4);
+  }
+  const int64_t before = resources_->counters().blocks_loaded();
+  for (int kind = 1; kind <= 3; ++kind) Serve("f" + std::to_string(kind), kind, 4);
+  EXPECT_EQ(resources_->counters().blocks_loaded(), before + 12);
+}
+
 TEST_F(StoredBlocksTest, WhatReadsAndWritesCostIsReported) {
   ASSERT_TRUE(resources_->storage_profile().has_value());
   EXPECT_EQ(resources_->storage_profile()->read.samples, 0);

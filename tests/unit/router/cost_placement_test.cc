@@ -248,7 +248,7 @@ TEST_F(CostPlacementTest, ReportedDiskRatesCountAndLiesAboutThemAreBounded) {
   load.set_blocks_stored(20);
   fleet_.OnLoad(disk, load);
   const auto read_ms = [&](const cost::CopyProfile& read) {
-    Fleet::OnStorageCost(disk, {.read = read});
+    fleet_.OnStorageCost(disk, {.read = read});
     EXPECT_EQ(Place(100), std::nullopt);
     return Shown("p0", "read");
   };
