@@ -267,8 +267,6 @@ class Fleet {
   // What a node's steps cost, as it says. One that predicts nothing, or more than can be, is shown
   // in the status and not used.
   void OnStepCost(Node& node, const cost::StepProfile& profile);
-  // Brings what counts of the node's price up to date: with each report of its load.
-  void FadeStepCost(Node& node);
   // What reading and writing its storage costs, as it says.
   void OnStorageCost(Node& node, const cost::StorageProfile& profile);
   // The index said that the node holds `claimed` tokens of a prompt; it had `found`.
@@ -366,6 +364,19 @@ class Fleet {
   int64_t blocks_beyond_pools_ = 0;  // that running legs need of other nodes
   absl::Time now_ = absl::InfinitePast();
   // The last usable one of each role.
+  // The median of what nodes of a role say that their steps cost, and when it was taken.
+  struct MedianPrice {
+    double us = 0;
+    absl::Time at = absl::InfinitePast();
+  };
+  // Taking it looks at all nodes.
+  static constexpr absl::Duration kMedianEvery = absl::Seconds(1);
+  // REQUIRES: a node of the role has said what its steps cost, and the role has a group.
+  double MedianPriceUs(v1::NodeRole role);
+  // Brings what counts of the node's price up to date: with each report of its load.
+  void FadeStepCost(Node& node);
+
+  std::array<MedianPrice, kNodeGroups> median_prices_;
   std::array<cost::StepProfile, kNodeGroups> default_costs_ = {cost::DefaultStepProfile(),
                                                                cost::DefaultStepProfile()};
   cost::LinkCost all_links_;

@@ -115,18 +115,27 @@ void Fleet::OnStepCost(Node& node, const cost::StepProfile& profile) {
   if (group != kNoGroup && node.knows_its_cost()) default_costs_[group] = profile;
 }
 
+double Fleet::MedianPriceUs(v1::NodeRole role) {
+  MedianPrice& median = median_prices_[GroupOf(role)];
+  if (now_ - median.at < kMedianEvery) return median.us;
+  // The lower one, so that the dear one of two nodes has the other's.
+  std::vector<double> prices;
+  for (const auto& [id, node] : by_id_)
+    if (node->role == role && node->knows_its_cost())
+      prices.push_back(PriceUs(role, *node->step_cost));
+  const auto middle = prices.begin() + (std::ssize(prices) - 1) / 2;
+  std::nth_element(prices.begin(), middle, prices.end());
+  median = {*middle, now_};
+  return median.us;
+}
+
 void Fleet::FadeStepCost(Node& node) {
   node.faded_step_cost.reset();
-  if (!node.knows_its_cost() || now_ - node.step_sampled <= cost::kPriceTrusted) return;
-  // The lower median of what its role reports, so that the dear one of two has the other's.
-  std::vector<double> prices;
-  for (const auto& [id, other] : by_id_)
-    if (other->role == node.role && other->knows_its_cost())
-      prices.push_back(PriceUs(other->role, *other->step_cost));
-  const auto median = prices.begin() + (std::ssize(prices) - 1) / 2;
-  std::nth_element(prices.begin(), median, prices.end());
+  if (!node.knows_its_cost() || GroupOf(node.role) == kNoGroup ||
+      now_ - node.step_sampled <= cost::kPriceTrusted)
+    return;
   const double price = PriceUs(node.role, *node.step_cost);
-  const double faded = cost::FadedPrice(price, *median, node.step_sampled, now_);
+  const double faded = cost::FadedPrice(price, MedianPriceUs(node.role), node.step_sampled, now_);
   if (faded >= price) return;
   cost::StepProfile& profile = node.faded_step_cost.emplace(*node.step_cost);
   for (double cost::StepProfile::*part :
