@@ -71,7 +71,8 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
   if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
   ledger_.LegTaken(command.leg(), command.trace_id());
   if (Fetch(router, command, *input, *time_allowed, now)) return;
-  Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed);
+  Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed,
+        /*fetched=*/false);
 }
 
 absl::StatusOr<node::SequenceInput> PrefillCore::ParsePrompt(const v1::Prefill& command) const {
@@ -173,12 +174,12 @@ void PrefillCore::EndFetching(LeaseId lease, absl::Time now) {
   }
   input->arrived = fetching.deadline - fetching.time_allowed;
   Begin(fetching.router, fetching.command, *std::move(input), fetching.time_allowed,
-        fetching.deadline);
+        fetching.deadline, /*fetched=*/true);
 }
 
 void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
-                        node::SequenceInput input, absl::Duration time_allowed,
-                        absl::Time deadline) {
+                        node::SequenceInput input, absl::Duration time_allowed, absl::Time deadline,
+                        bool fetched) {
   const auto sequence = scheduler_.Admit(std::move(input), /*generates=*/false);
   if (!sequence.ok()) {
     return ledger_.Refuse(router, command.leg(), sequence.status(), command.trace_id());
@@ -198,6 +199,7 @@ void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
                                .host = command.receiver_host()},
                   .lease = LeaseId(command.lease_id()),
                   .lent_units = std::max(0, command.lent_units()),
+                  .fetch_declined = command.fetch_blocks() > 0 && !fetched,
                   .progressed = deadline - time_allowed};
   const auto it = exports_.emplace(ledger_.NewExport(), std::move(exported)).first;
   legs_.emplace(key, it);
@@ -445,6 +447,7 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
   v1::PrefillFinished& finished = *event.mutable_prefill_finished();
   *finished.mutable_leg() = exported.wire;
   *finished.mutable_tokens() = sequence.PromptSources();
+  finished.set_fetch_declined(exported.fetch_declined);
   ledger_.CountPrompt(finished.tokens());
   if (sequence.lent_units() < exported.lent_units)
     unfinished_.push_back(it->first);

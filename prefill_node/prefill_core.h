@@ -92,8 +92,9 @@ class PrefillCore final : public node::NodeCore {
     absl::Time deadline;
     transfer::PeerAddress receiver;
     LeaseId lease;
-    bool opened = false;     // the KV plane knows it
-    int32_t lent_units = 0;  // that are to be lent
+    bool opened = false;          // the KV plane knows it
+    int32_t lent_units = 0;       // that are to be lent
+    bool fetch_declined = false;  // as in PrefillFinished
     // Of a prompt that is computed while units of it are still to be lent.
     std::optional<v1::GeneratedToken> first_token;
     // Of a prompt that lends: the tokens that were computed and the units that were lent, and when
@@ -132,9 +133,9 @@ class PrefillCore final : public node::NodeCore {
   absl::Status CheckBlocks(const v1::Prefill& command, int64_t prompt_tokens) const;
   // The first block that the receiver lacks.
   int64_t FirstOrdinal(const v1::Prefill& command) const;
-  // Admits the prompt and opens its export.
+  // Admits the prompt and opens its export. `fetched`: a fetch of its beginning was tried.
   void Begin(node::RouterKey router, const v1::Prefill& command, node::SequenceInput input,
-             absl::Duration time_allowed, absl::Time deadline);
+             absl::Duration time_allowed, absl::Time deadline, bool fetched);
 
   // Opens the export, if the sequence has its blocks, and pushes what is computed.
   void OpenIfPossible(Exports::iterator it);

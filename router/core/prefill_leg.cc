@@ -60,17 +60,17 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::Se
   commands_.Send(state_.node, std::move(command));
 }
 
-void PrefillLeg::OnFinished(const v1::TokensBySource& computed) {
+void PrefillLeg::OnFinished(const v1::PrefillFinished& finished) {
   state_.finished = true;
   ReleaseTokens();
   if (state_.retained || state_.scored) return;
   // What the index said of the node, and of the one that it was to fetch from.
   // Tokens that were fetched count as cached. The index knows whole blocks only.
   const int64_t block_tokens = std::max(1, context_.fleet.block_tokens());
-  const int64_t found = computed.cached() / block_tokens * block_tokens;
+  const int64_t found = finished.tokens().cached() / block_tokens * block_tokens;
   const int64_t claimed = (state_.prompt_tokens - state_.tokens) / block_tokens * block_tokens;
   context_.fleet.PrefixChecked(state_.node, claimed, found);
-  if (!state_.holder.has_value()) return;
+  if (!state_.holder.has_value() || finished.fetch_declined()) return;
   const int64_t held = state_.holder->blocks * block_tokens;
   context_.fleet.PrefixChecked(state_.holder->node, held, found);
 }

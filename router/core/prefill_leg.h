@@ -52,7 +52,7 @@ class PrefillLeg {
   void Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
             const std::optional<Holder>& holder);
   // The node has computed its part: `computed` says which tokens it had and which it fetched.
-  void OnFinished(const v1::TokensBySource& computed);
+  void OnFinished(const v1::PrefillFinished& finished);
   // Takes the leg's tokens out of the fleet's figures. Idempotent.
   void ReleaseTokens();
   // Ends the leg, planned or sent. `abort_reason`: see DecodeLeg::End. Idempotent.

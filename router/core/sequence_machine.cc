@@ -130,7 +130,7 @@ void SequenceMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Ti
     }
     case v1::NodeEvent::kPrefillFinished:
       if (legs_.prefill().Is(node, event.prefill_finished().leg()) && !legs_.prefill().finished()) {
-        legs_.prefill().OnFinished(event.prefill_finished().tokens());
+        legs_.prefill().OnFinished(event.prefill_finished());
         answer_.report().OnPrefillFinished(event.prefill_finished().tokens());
       }
       break;

@@ -173,8 +173,9 @@ class PrefixFetchTest : public ::testing::Test {
       core_->OnStepDone(engine_->Step(slices, [&](int layer) { core_->OnLayerDone(layer); }), now_);
       for (const auto& [router, event] : resources_->TakeActions().events) {
         if (event.has_tokens()) result.first = event.tokens().steps(0).tokens(0).token_id();
-        if (event.has_prefill_finished())
-          result.second = event.prefill_finished().tokens().computed();
+        if (!event.has_prefill_finished()) continue;
+        result.second = event.prefill_finished().tokens().computed();
+        EXPECT_EQ(event.prefill_finished().fetch_declined(), declined_);
       }
     }
   }
@@ -208,6 +209,7 @@ class PrefixFetchTest : public ::testing::Test {
   std::unique_ptr<node::NodeResources> resources_;
   std::unique_ptr<PrefillCore> core_;
   std::vector<BlockId> leased_;
+  bool declined_ = false;  // what Compute expects of prompts
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
 
@@ -304,6 +306,18 @@ TEST_F(PrefixFetchTest, TokensThatNoPromptHasAreDeclined) {
   EXPECT_TRUE(declines([](v1::BlocksWanted& w) { w.set_tokens_after(0, 1 << 20); }));
   EXPECT_TRUE(declines([](v1::BlocksWanted& w) { w.set_lent(true); })) << "a loan has no part";
   EXPECT_FALSE(declines([](v1::BlocksWanted&) {}));
+}
+
+// Two prompts have nearly all blocks. The router must not blame a holder that was not asked.
+TEST_F(PrefixFetchTest, APromptWithoutRoomSaysThatItAskedNobody) {
+  for (const std::string id : {"b", "c"}) Send(Prompt(id, /*fetches=*/false));
+  EXPECT_EQ(Compute().second, kPrompt);
+  EXPECT_THAT(Send(Prompt("a", /*fetches=*/true)).events, SizeIs(0));
+  for (const int number : {1, 2}) Send(transfer::ExportDone{transfer::ExportId(number), 123});
+  declined_ = true;
+  EXPECT_EQ(Compute().first, TokenAlone());
+  Send(transfer::ExportDone{transfer::ExportId(3), 123});
+  EXPECT_TRUE(core_->idle());
 }
 
 TEST_F(PrefixFetchTest, AnAbortedPromptsFetchLeavesNothing) {

@@ -24,14 +24,15 @@ class LyingNodeTest : public ::testing::Test {
   }
   // One request from its start to its end, of whose prompt d0 reports `reserved_cached` tokens
   // found and p0 `fetched`. Returns the blocks that p0 was to fetch from d0.
-  int64_t Request(int reserved_cached, int fetched) {
+  int64_t Request(int reserved_cached, int fetched, bool fetch_declined = false) {
     const std::string id = absl::StrCat("r", ++requests_);
     EXPECT_OK(h_.Submit(id));
     const v1::Leg decode = h_.NextRun(kD0).leg();
     h_.Say(kD0, {Reserved(decode, reserved_cached)});
     const v1::Prefill prefill = h_.NextPrefill(kP0);
-    h_.Say(kP0,
-           {Generated(prefill.leg(), {0}), PrefillFinished(prefill.leg(), 100 - fetched, fetched)});
+    v1::NodeEvent finished = PrefillFinished(prefill.leg(), 100 - fetched, fetched);
+    finished.mutable_prefill_finished()->set_fetch_declined(fetch_declined);
+    h_.Say(kP0, {Generated(prefill.leg(), {0}), finished});
     h_.Say(kD0, {Installed(decode, 0), Generated(decode, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
     EXPECT_TRUE(h_.client(id).done.has_value()) << h_.client(id).failure;
     return prefill.fetch_blocks();
@@ -55,6 +56,12 @@ TEST_F(LyingNodeTest, AHolderThatTellsTheTruthIsAskedForAllOfIt) {
 TEST_F(LyingNodeTest, AFetchThatBringsNothingCountsAgainstItsHolder) {
   Request(kHeld, 0);
   EXPECT_LT(Trust(), 1);
+}
+
+TEST_F(LyingNodeTest, AHolderThatWasNotAskedIsNotBlamed) {
+  for (int i = 0; i < kTimesMax; ++i)
+    EXPECT_EQ(Request(kHeld, 0, /*fetch_declined=*/true), kBlocks) << "request " << i;
+  EXPECT_EQ(Trust(), 1);
 }
 
 TEST_F(LyingNodeTest, ADecodeLegThatFindsNothingCountsAgainstItsNode) {
