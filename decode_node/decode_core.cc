@@ -175,6 +175,8 @@ void DecodeCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   resources_.stored_blocks().Drop(key, command.leg().attempt() + 1);
   retained_.Abort(router, command);
   if (it == legs_.end() || command.leg().attempt() < it->second.wire.attempt()) return;
+  // The router knows all about the answer, but not what it cost other nodes.
+  if (LentSome(it->second)) return Finish(it, request::FinishReason::kAborted, command.reason());
   End(it, command.reason());
 }
 
@@ -448,7 +450,7 @@ void DecodeCore::FailAndEnd(Legs::iterator it, const absl::Status& status,
   End(it, reason);
 }
 
-void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
+void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason, const std::string& why) {
   v1::NodeEvent event;
   v1::LegFinished& finished = *event.mutable_leg_finished();
   *finished.mutable_leg() = it->second.wire;
@@ -456,7 +458,7 @@ void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
   finished.set_output_tokens(it->second.output_tokens);
   AddLentUse(it->second, finished);
   ledger_.Send(it->first.router, std::move(event));
-  End(it, "finished");
+  End(it, why);
 }
 
 }  // namespace tandem::decode_node

@@ -153,6 +153,9 @@ class DecodeCore final : public node::NodeCore {
   // Logs what a leg's loans cost it, if its sequence had any; the other one reports it.
   void LogLentUse(const Leg& leg) const;
   void AddLentUse(const Leg& leg, v1::LegFinished& finished) const;
+  bool LentSome(const Leg& leg) const {
+    return !scheduler_.Get(leg.sequence).lent_use.creditors.empty();
+  }
   // Ends the legs of sequences that get no memory.
   void EndStarved(absl::Time now);
   // Fails a leg that cannot be retained, because the node drains.
@@ -160,7 +163,8 @@ class DecodeCore final : public node::NodeCore {
   // Ends the leg and retains its sequence, whose next token is `next`, for another node.
   void Retain(Legs::iterator leg, const engine::SampledToken& next);
   // Reports LegFinished, then ends the leg.
-  void Finish(Legs::iterator leg, request::FinishReason reason);
+  void Finish(Legs::iterator leg, request::FinishReason reason,
+              const std::string& why = "finished");
 
   node::NodeResources& resources_;
   node::SequenceScheduler& scheduler_ = resources_.scheduler();

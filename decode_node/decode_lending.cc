@@ -65,7 +65,7 @@ void DecodeCore::LogLentUse(const Leg& leg) const {
 
 void DecodeCore::AddLentUse(const Leg& leg, v1::LegFinished& finished) const {
   const node::LentUse& use = scheduler_.Get(leg.sequence).lent_use;
-  if (use.creditors.empty()) return;
+  if (!LentSome(leg)) return;
   const engine::EngineSpec& spec = scheduler_.spec();
   v1::LentUse& wire = *finished.mutable_lent();
   for (const auto& [node, lent] : use.creditors) {

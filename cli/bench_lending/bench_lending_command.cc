@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/runtime/stop_signal.h"
 #include "kernels/api/attention.h"
+#include "router/core/request_report.h"
 #include "router/fleet/fleet.h"
 
 namespace tandem::cli {
@@ -39,7 +40,8 @@ class BenchLendingCommand final : public ClusterBenchCommand {
     const std::string load = "Load";
     schema_.Add("parts", &parts_,
                 "What to measure, of contexts (the longest prompt of 1, 2, 4 and so on nodes), "
-                "slowdown (one answer whose KV is partly lent, beside one node with all of it), "
+                "slowdown (one answer whose KV is partly lent, beside one node with all of it: a "
+                "gap for each token; tokens that came together share the gap before them), "
                 "mix (loads with some long requests, on nodes that lend and on nodes that do not).",
                 {.group = load});
     schema_.Add("rounds", &options_.rounds, "Runs of each, alternately, for slowdown and mix.",
@@ -48,7 +50,7 @@ class BenchLendingCommand final : public ClusterBenchCommand {
                 "Slowdown: where the answer's context ends, in pools of one node.",
                 {.min = 1.0, .max = 64.0, .group = load});
     schema_.Add("slowdown-tokens", &options_.slowdown_tokens, "Slowdown: tokens of the answer.",
-                {.min = 2, .max = 65536, .unit = "tokens", .group = load});
+                {.min = 2, .max = router::kTimingGapsMax + 1, .unit = "tokens", .group = load});
     schema_.Add("creditor-blocks", &options_.creditor_blocks,
                 "Slowdown: KV blocks of a prefill node that is then the only creditor of a single "
                 "decode node; 0 = the nodes of --decode lend to each other.",

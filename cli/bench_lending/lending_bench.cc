@@ -1,12 +1,12 @@
 #include "cli/bench_lending/lending_bench.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench_lending/mixed_workload.h"
-#include "cli/client/client.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
@@ -22,13 +22,17 @@ constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
 
 void IgnoreProgress(const LoadProgress&) {}
 
+std::unique_ptr<Workload> OneLength(int64_t prompt, int32_t answer, uint64_t seed) {
+  const auto length = static_cast<int32_t>(prompt);
+  return NewSyntheticWorkload(
+      {.prompt_tokens = {length, length}, .output_tokens = {answer, answer}, .seed = seed});
+}
+
 // One request of these lengths, alone.
 absl::StatusOr<RequestRecord> AskOne(
     MeasuredCluster& cluster, int64_t prompt, int32_t answer, uint64_t seed,
     const std::function<void(const LoadProgress&)>& on_progress = IgnoreProgress) {
-  const auto length = static_cast<int32_t>(prompt);
-  const std::unique_ptr<Workload> workload = NewSyntheticWorkload(
-      {.prompt_tokens = {length, length}, .output_tokens = {answer, answer}, .seed = seed});
+  const std::unique_ptr<Workload> workload = OneLength(prompt, answer, seed);
   ASSIGN_OR_RETURN(
       const LoadResult result,
       cluster.Run({.requests = 1, .concurrency = 1, .seed = seed}, *workload, on_progress));
@@ -42,6 +46,34 @@ absl::Status FailureOf(const RequestRecord& record, absl::string_view what) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<double>> TokenGapsOf(Client& router, const LoadRequest& load,
+                                                const std::function<bool()>& should_stop) {
+  v1::GenerateRequest request;
+  request.mutable_tokens()->mutable_ids()->Add(load.tokens.begin(), load.tokens.end());
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_sampling()->set_seed(load.seed);
+  request.mutable_stop()->set_max_tokens(load.max_tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.set_return_gaps(true);
+  std::vector<double> gaps;
+  bool stopped = false;
+  RETURN_IF_ERROR(router.Generate(request, [&](const v1::GenerateResponse& part) {
+    const auto& told = part.finished().timing().gap_ms();
+    gaps.insert(gaps.end(), told.begin(), told.end());
+    stopped = should_stop();
+    return !stopped;
+  }));
+  if (stopped) return absl::CancelledError("interrupted");
+  // Before a token that came with the one before it the router counted no gap.
+  for (size_t first = 0, end = 0; first < gaps.size(); first = end) {
+    for (end = first + 1; end < gaps.size() && gaps[end] == 0;) ++end;
+    const double shared = gaps[first] / static_cast<double>(end - first);
+    std::fill(gaps.begin() + static_cast<std::ptrdiff_t>(first),
+              gaps.begin() + static_cast<std::ptrdiff_t>(end), shared);
+  }
+  return gaps;
+}
 
 KvPlace KvPlaceOf(const v1::GetStatusResponse& status, int64_t block_tokens) {
   int64_t here = 0, lent = 0;
@@ -113,14 +145,18 @@ absl::StatusOr<LendingSlowdown> LendingBench::Slowdown() {
   std::vector<double> gaps[2];
   for (int64_t round = 0; round < options_.rounds; ++round) {
     for (const bool lent : {round % 2 != 0, round % 2 == 0}) {
-      ASSIGN_OR_RETURN(const RequestRecord record,
-                       AskOne(lent ? *lending : *local, prompt, options_.slowdown_tokens,
-                              options_.seed + static_cast<uint64_t>(round)));
-      if (!record.ok()) {
-        return FailureOf(record, absl::StrCat("a context of ", context, " tokens ",
-                                              lent ? "on nodes that lend" : "on one node"));
+      const uint64_t seed = options_.seed + static_cast<uint64_t>(round);
+      const auto router = Client::Create((lent ? *lending : *local).grpc_address());
+      const auto more =
+          TokenGapsOf(*router, OneLength(prompt, options_.slowdown_tokens, seed)->Next(),
+                      [this] { return should_stop_(absl::ZeroDuration()); });
+      if (absl::IsCancelled(more.status())) return more.status();
+      if (!more.ok()) {
+        return absl::UnavailableError(absl::StrCat(
+            "a context of ", context, " tokens ", lent ? "on nodes that lend" : "on one node",
+            " was not answered: ", more.status().ToString()));
       }
-      gaps[lent].insert(gaps[lent].end(), record.gaps_ms.begin(), record.gaps_ms.end());
+      gaps[lent].insert(gaps[lent].end(), more->begin(), more->end());
     }
   }
   ASSIGN_OR_RETURN(std::vector<KvPlace> places, Places(*lending, prompt));

@@ -12,6 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "cli/bench_serve/arrivals.h"
+#include "cli/bench_serve/workload.h"
+#include "cli/client/client.h"
 #include "cli/cluster_load/measured_cluster.h"
 #include "cli/report/statistics.h"
 #include "tandem/v1/client.pb.h"
@@ -53,8 +55,16 @@ struct KvPlace {
 // Of a cluster that serves one sequence.
 KvPlace KvPlaceOf(const v1::GetStatusResponse& status, int64_t block_tokens);
 
-// Gaps between the tokens of one answer, in milliseconds: with all of its KV on one node that is
-// large enough, and with a part of it lent.
+// Sends a request, and returns the gaps between its answer's tokens in milliseconds: one for each
+// token but the first, taken where tokens reach the router. Tokens that came together share the gap
+// before them evenly, so the mean is the answer's time for each token after the first. A client
+// sees fewer parts than tokens, where the bytes of several tokens make one character.
+// `should_stop`: asked at each part of the answer; kCancelled then. Errors: as Client::Generate.
+absl::StatusOr<std::vector<double>> TokenGapsOf(Client& router, const LoadRequest& load,
+                                                const std::function<bool()>& should_stop);
+
+// Gaps between the tokens of one answer (TokenGapsOf): with all of its KV on one node that is large
+// enough, and with a part of it lent.
 struct LendingSlowdown {
   int64_t context_tokens = 0;
   Distribution local, lent;

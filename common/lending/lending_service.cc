@@ -104,6 +104,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
     return {.debtors = debtors_now_.load(),
             .answers = num_answers_.load(),
             .refusals = num_refusals_.load(),
+            .delayed = num_delayed_.load(),
             .bytes_in = bytes_in_.load(),
             .bytes_out = bytes_out_.load(),
             .busy = absl::Nanoseconds(busy_ns_.load()),
@@ -315,6 +316,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
   }
 
   void WaitForShare() {
+    if (share_.Delay(clock_.Now()) > absl::ZeroDuration()) num_delayed_.fetch_add(1);
     while (!stopping_.load()) {
       const absl::Duration delay = share_.Delay(clock_.Now());
       if (delay <= absl::ZeroDuration()) return;
@@ -351,8 +353,8 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
   std::vector<absl::Span<const std::byte>> pieces_;
   std::vector<CacheLine> answers_;
 
-  std::atomic<int64_t> debtors_now_{0}, num_answers_{0}, num_refusals_{0}, bytes_in_{0},
-      bytes_out_{0}, busy_ns_{0}, connections_refused_{0};
+  std::atomic<int64_t> debtors_now_{0}, num_answers_{0}, num_refusals_{0}, num_delayed_{0},
+      bytes_in_{0}, bytes_out_{0}, busy_ns_{0}, connections_refused_{0};
   std::atomic<bool> stopping_{false};
   Thread thread_;  // last: it uses everything above
 };

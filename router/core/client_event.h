@@ -21,6 +21,15 @@ namespace tandem::router {
 struct PromptScored {
   std::vector<v1::GeneratedToken> tokens;
 };
+// A leg, as v1::Leg numbers it. Number 0: none.
+struct LegName {
+  uint64_t number = 0;
+  uint32_t attempt = 0;
+
+  friend bool operator==(const LegName& a, const LegName& b) {
+    return a.number == b.number && a.attempt == b.attempt;
+  }
+};
 // The next tokens of one sequence.
 struct TokensReady {
   int32_t sequence_index = 0;
@@ -37,6 +46,7 @@ struct RequestDone {
   v1::Usage usage;
   v1::Route route;
   v1::Timing timing;
+  LegName decode_leg;  // the last one; its node may still say what it lent (LentReport)
   // How the nodes of each of its placements were chosen, and of how many placements that is not
   // told. Bound: kPlacementsMax.
   std::vector<std::shared_ptr<const v1::PlacementDecision>> placements;

@@ -311,6 +311,8 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   group.CountGenerated(static_cast<int64_t>(outcome.tokens.size()));
   queue_.Charge(group.share().tenant, group.computed_tokens() - computed_before);
   if (!outcome.failure.ok()) return FailGroup(group, outcome.failure);
+  if (outcome.done.has_value())
+    outcome.done->decode_leg = {serial, machine.legs().decode().attempt()};
   Emit(group, outcome, machine.input().sequence_index);
   if (leads && machine.MayBeFollowed()) {
     group.set_home(machine.home());

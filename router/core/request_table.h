@@ -52,6 +52,8 @@ class RequestTable {
 
   // Events of a node about the leg of one sequence; ignored if no sequence has the leg. After the
   // events of one message, call SettleTouched.
+  // Whether the leg's sequence has not ended.
+  bool Runs(const v1::Leg& leg) const { return by_serial_.contains(leg.number()); }
   void OnEvent(NodeKey node, const v1::Leg& leg, const v1::NodeEvent& event, absl::Time now);
   void OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now);
   void SettleTouched(absl::Time now);

@@ -3,6 +3,7 @@
 // Thread safety: a value.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,17 +15,30 @@
 
 namespace tandem::router {
 
+// What a decode node says of the loans of a leg whose sequence has ended here. The router ended it,
+// for a stop string or because the client left, so the RequestDone came before.
+struct LentReport {
+  std::string request_id;
+  LegName leg;
+  std::string decode_node;
+  v1::LentUse lent;
+};
+
 struct RouterActions {
   std::vector<std::pair<NodeKey, v1::NodeCommand>> commands;
   std::vector<std::pair<RequestId, ClientEvent>> client_events;
   std::vector<std::pair<NodeKey, absl::Status>> disconnects;  // streams to end, with the reason
+  std::vector<LentReport> lent_reports;  // after the client events; a batch has one for each event
 
   void swap(RouterActions& other) {
     commands.swap(other.commands);
     client_events.swap(other.client_events);
     disconnects.swap(other.disconnects);
+    lent_reports.swap(other.lent_reports);
   }
-  bool empty() const { return commands.empty() && client_events.empty() && disconnects.empty(); }
+  bool empty() const {
+    return commands.empty() && client_events.empty() && disconnects.empty() && lent_reports.empty();
+  }
   // Keeps the memory, unless it is of an unusual burst.
   void clear() {
     constexpr size_t kRoomMax = 4096;
@@ -32,6 +46,7 @@ struct RouterActions {
     client_events.clear();
     if (client_events.capacity() > kRoomMax) client_events.shrink_to_fit();
     disconnects.clear();
+    lent_reports.clear();
   }
 };
 

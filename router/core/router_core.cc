@@ -242,6 +242,16 @@ absl::Status RouterCore::OnLegEvent(const Node& node, const v1::NodeEvent& event
   return absl::OkStatus();
 }
 
+absl::Status RouterCore::OnLegFinished(const Node& node, const v1::NodeEvent& event,
+                                       absl::Time now) {
+  const v1::LegFinished& finished = event.leg_finished();
+  const v1::Leg& leg = finished.leg();
+  if (finished.has_lent() && !table_.Runs(leg))
+    actions_.lent_reports.push_back(
+        {leg.request_id(), {leg.number(), leg.attempt()}, node.id.value(), finished.lent()});
+  return OnLegEvent(node, event, finished, now);
+}
+
 absl::Status RouterCore::OnTokens(const Node& node, const v1::TokensGenerated& tokens,
                                   absl::Time now) {
   for (const v1::TokensGenerated::Step& step : tokens.steps()) table_.OnTokens(node.key, step, now);
@@ -287,7 +297,7 @@ absl::Status RouterCore::OnNodeEvent(Node& node, const v1::NodeEvent& event, abs
     case v1::NodeEvent::kInstalled:
       return OnLegEvent(node, event, event.installed(), now);
     case v1::NodeEvent::kLegFinished:
-      return OnLegEvent(node, event, event.leg_finished(), now);
+      return OnLegFinished(node, event, now);
     case v1::NodeEvent::kLegFailed:
       return OnLegEvent(node, event, event.leg_failed(), now);
     case v1::NodeEvent::kTokens:

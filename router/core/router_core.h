@@ -123,6 +123,8 @@ class RouterCore {
   template <typename Event>
   absl::Status OnLegEvent(const Node& node, const v1::NodeEvent& event, const Event& body,
                           absl::Time now);
+  // Also passes on what a sequence lent that has ended here.
+  absl::Status OnLegFinished(const Node& node, const v1::NodeEvent& event, absl::Time now);
   // kInvalidArgument for lists of different lengths.
   absl::Status OnTokens(const Node& node, const v1::TokensGenerated& tokens, absl::Time now);
   // Errors: kInvalidArgument when a figure cannot be.

@@ -59,6 +59,23 @@ void TraceStore::OnDone(const std::string& request_id, absl::Time submitted,
   }
   // Messages one after another are one message with the lists of all.
   more.AppendToString(&trace.bytes);
+  trace.legs.push_back(done.decode_leg);
+}
+
+void TraceStore::OnLent(const LentReport& report) {
+  if (report.leg.number == 0 || report.lent.ByteSizeLong() > kLentBytesMax) return;
+  absl::MutexLock lock(&mutex_);
+  const auto found = by_id_.find(report.request_id);
+  if (found == by_id_.end()) return;
+  Trace& kept = *found->second;
+  const auto leg = std::find(kept.legs.begin(), kept.legs.end(), report.leg);
+  v1::RequestTrace trace;
+  if (leg == kept.legs.end() || !trace.ParseFromString(kept.bytes)) return;
+  v1::Route& route =
+      *trace.mutable_sequences(static_cast<int>(leg - kept.legs.begin()))->mutable_route();
+  if (route.decode_node() != report.decode_node) return;
+  *route.mutable_lent() = report.lent;
+  kept.bytes = trace.SerializeAsString();
 }
 
 void TraceStore::OnFailed(const std::string& request_id, absl::Time submitted,

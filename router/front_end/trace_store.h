@@ -13,12 +13,14 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "router/core/client_event.h"
+#include "router/core/router_actions.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -38,12 +40,19 @@ class TraceStore {
   // lock that ending requests take.
   static constexpr size_t kRecentScanMax = 1024;
 
+  // Of a report of loans: some two hundred creditors.
+  static constexpr size_t kLentBytesMax = 8192;
+
   explicit TraceStore(int64_t requests_max) : requests_max_(requests_max) {}
 
   // A sequence of the request ended. `submitted`: when the request was submitted. A later request
   // with the same id replaces the earlier one.
   void OnDone(const std::string& request_id, absl::Time submitted, const RequestDone& done);
   void OnFailed(const std::string& request_id, absl::Time submitted, const absl::Status& why);
+
+  // Adds the report to the trace of its sequence. It may come at any time: nothing happens if the
+  // trace is gone or names another leg or node, or if the report is larger than kLentBytesMax.
+  void OnLent(const LentReport& report);
 
   // kNotFound, saying how many requests are kept; kInternal where a node's name or word for a
   // transport is not UTF-8.
@@ -62,6 +71,8 @@ class TraceStore {
     std::string bytes;
     // Beside `bytes`, because a message that is not UTF-8 cannot be parsed from them.
     std::string error;
+    // The decode legs of the sequences in `bytes`, in order. Bound: kSequencesMax (128).
+    absl::InlinedVector<LegName, 1> legs;
     size_t gaps = 0, placements = 0;
     int32_t placements_dropped = 0;
   };

@@ -271,6 +271,7 @@ class RouterServerImpl final : public RouterServer {
       if (actions.empty()) break;
       SendCommands(actions);
       for (auto& [id, event] : actions.client_events) Deliver(id, event, now);
+      for (const LentReport& report : actions.lent_reports) traces_.OnLent(report);
       for (auto& [node, why] : actions.disconnects) fleet_service_.Disconnect(node, why);
     }
     for (const auto& session : unflushed_) session->Flush(/*inline_ok=*/true);

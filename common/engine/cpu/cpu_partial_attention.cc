@@ -71,10 +71,8 @@ class CpuPartialAttention final : public PartialAttention {
     const int32_t next = NextLendingLayer(options_.config, layer);
     const size_t bytes = kernels::KvBlockBytes(options_.kv);
     const std::byte* region = reinterpret_cast<const std::byte*>(arena_.LayerRegion(next));
-    for (const BlockId block : blocks) {
-      const std::byte* at = region + block.value() * arena_.layout().layer_block_bytes;
-      for (size_t i = 0; i < bytes; i += kCacheLineBytes) _mm_prefetch(at + i, _MM_HINT_T1);
-    }
+    for (const BlockId block : blocks)
+      options_.fetch(region + block.value() * arena_.layout().layer_block_bytes, bytes);
     return static_cast<int64_t>(bytes * blocks.size());
   }
 
@@ -87,6 +85,11 @@ class CpuPartialAttention final : public PartialAttention {
 };
 
 }  // namespace
+
+// A function of its own, so that a test finds the instruction in it.
+[[gnu::noinline]] void PrefetchBytes(const std::byte* at, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += kCacheLineBytes) _mm_prefetch(at + i, _MM_HINT_T1);
+}
 
 int32_t NextLendingLayer(const model::ModelConfig& config, int32_t layer) {
   for (int32_t i = 1; i < config.num_layers; ++i) {

@@ -3,6 +3,7 @@
 // Thread safety: one thread at a time, beside the engine's Step. Owner: the node's lending plane.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "common/engine/remote_attention.h"
@@ -12,10 +13,15 @@
 
 namespace tandem::engine {
 
+// Has the processor fetch these bytes into its L2 cache, and does not wait for them.
+void PrefetchBytes(const std::byte* at, size_t bytes);
+
 struct CpuPartialAttentionOptions {
   model::ModelConfig config;
   kernels::KvShape kv;
   int64_t context_tokens = 0;
+  // How FetchForNextLayer fetches a block. Another one is a test's.
+  void (*fetch)(const std::byte* at, size_t bytes) = &PrefetchBytes;
 };
 
 // The next layer that asks about lent tokens; after the last one, the first. Layers with a sliding

@@ -57,11 +57,15 @@ Lent LentIn(TestCluster& cluster) {
   return lent;
 }
 
-// As LentIn, once units were lent; nodes report with their heartbeats.
-Lent AwaitLent(TestCluster& cluster) {
+// As LentIn, once units were lent, and with `split` loans taken over: nodes report with heartbeats
+// of their own.
+Lent AwaitLent(TestCluster& cluster, bool split = false) {
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   Lent lent = LentIn(cluster);
-  while ((lent.units == 0 || lent.answers == 0) && absl::Now() < deadline) lent = LentIn(cluster);
+  const auto misses = [&] {
+    return lent.units == 0 || lent.answers == 0 || (split && lent.taken_over == 0);
+  };
+  while (misses() && absl::Now() < deadline) lent = LentIn(cluster);
   return lent;
 }
 
@@ -124,9 +128,62 @@ TEST(Lending, APrefillNodesLongPromptIsSplit) {
   EXPECT_EQ(trace.exit_code, 0) << trace.output;
   EXPECT_THAT(trace.output, ::testing::HasSubstr(absl::StrCat("at most ", lent.tokens_max())));
   EXPECT_THAT(trace.output, ::testing::HasSubstr(lent.creditors(0).node_id()));
-  EXPECT_GT(AwaitLent(*small).taken_over, 0);
+  EXPECT_GT(AwaitLent(*small, /*split=*/true).taken_over, 0);
   ExpectNothingLent(*small);
   EXPECT_EQ(small->Stop(), "exit code 0");
+}
+
+// The router's trace of a finished request, once it names loans; nodes report them after the end.
+v1::RequestTrace AwaitLoansInTrace(TestCluster& cluster, const std::string& request_id) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  v1::RequestTrace trace;
+  while (absl::Now() < deadline) {
+    const auto found = cluster.client().GetTrace(request_id);
+    if (found.ok()) trace = *found;
+    if (trace.sequences_size() > 0 && trace.sequences(0).route().has_lent()) break;
+  }
+  return trace;
+}
+
+// The router alone knows that these answers end, so it aborts them; their traces name the creditors
+// all the same.
+TEST(Lending, TheTraceOfAnAnswerThatTheRouterEndsNamesItsCreditors) {
+  Flags slow = kSmall;  // the client leaves in time
+  slow.push_back("--hash-step-time=4ms");
+  const auto small = Start(slow), large = Start(kLarge);
+  ASSERT_TRUE(small != nullptr && large != nullptr);
+  v1::GenerateRequest request = Request(60, 820, 7);
+  const std::string text = large->Generate(request).text;
+  // Found late in the answer, and nowhere before.
+  ASSERT_GT(text.size(), 100u);
+  size_t end = text.size() - 40;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  const std::string tail = text.substr(end);
+  ASSERT_EQ(text.find(tail), end);
+  request.mutable_stop()->add_stop(tail);
+  request.set_request_id("stopped");
+  const Answer stopped = small->Generate(request);
+  ASSERT_OK(stopped.status);
+  ASSERT_EQ(stopped.finished.reason(), v1::FINISH_REASON_STOP);
+  const v1::RequestTrace trace = AwaitLoansInTrace(*small, "stopped");
+  ASSERT_EQ(trace.sequences_size(), 1);
+  const v1::LentUse& lent = trace.sequences(0).route().lent();
+  ASSERT_GT(lent.creditors_size(), 0);
+  EXPECT_GE(lent.tokens_max(), 256);
+  EXPECT_GT(lent.steps(), 0);
+
+  request.mutable_stop()->clear_stop();
+  request.set_request_id("cancelled");
+  int64_t tokens = 0;
+  ASSERT_OK(small->client().Generate(request, [&](const v1::GenerateResponse& part) {
+    tokens += part.delta().tokens_size();
+    return tokens < 640;  // beyond that it lends, or could not go on
+  }));
+  const v1::RequestTrace cancelled = AwaitLoansInTrace(*small, "cancelled");
+  ASSERT_EQ(cancelled.sequences_size(), 1);
+  EXPECT_EQ(cancelled.sequences(0).reason(), v1::FINISH_REASON_ABORTED);
+  EXPECT_GT(cancelled.sequences(0).route().lent().creditors_size(), 0);
+  ExpectNothingLent(*small);
 }
 
 TEST(Lending, WithoutLendingTheSameRequestIsRefusedByName) {
@@ -192,7 +249,7 @@ TEST(Lending, TheRealModelsSplitPromptKeepsItsTokens) {
   ASSERT_OK(answer.status);
   EXPECT_EQ(answer.tokens, expected.tokens);
   EXPECT_EQ(answer.finished.route().decode_tokens().computed(), 0);
-  EXPECT_GT(AwaitLent(*lends).taken_over, 0);
+  EXPECT_GT(AwaitLent(*lends, /*split=*/true).taken_over, 0);
   ExpectNothingLent(*lends);
 }
 

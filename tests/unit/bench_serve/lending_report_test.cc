@@ -1,4 +1,5 @@
-// Goal: where a sequence's KV lies is read from a status without counting lent blocks twice, and
+// Goal: each token of an answer counts as one gap, whatever parts its client got; where a
+// sequence's KV lies is read from a status without counting lent blocks twice, and
 // the report of lending holds it: as a table of 80 columns, as JSON, and as a chart on a page that
 // is well-formed XML.
 #include "cli/bench_lending/lending_report.h"
@@ -7,15 +8,75 @@
 
 #include <boost/property_tree/ptree.hpp>
 #include <boost/property_tree/xml_parser.hpp>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_split.h"
 
 namespace tandem::cli {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using OnPart = std::function<bool(const v1::GenerateResponse&)>;
+
+// A router that answers with two parts, and tells its gaps if it is asked to.
+class TwoPartRouter final : public Client {
+ public:
+  explicit TwoPartRouter(std::vector<float> gaps) : gaps_(std::move(gaps)) {}
+  absl::Status Generate(const v1::GenerateRequest& request, const OnPart& on_part) override {
+    v1::GenerateResponse text, end;
+    text.mutable_delta()->set_text("text of all tokens");
+    v1::Timing& timing = *end.mutable_finished()->mutable_timing();
+    if (request.return_gaps()) timing.mutable_gap_ms()->Add(gaps_.begin(), gaps_.end());
+    if (on_part(text)) on_part(end);
+    return absl::OkStatus();
+  }
+  absl::Status Generate(const v1::GenerateRequest& request, const OnPart& on_part,
+                        Cancellation&) override {
+    return Generate(request, on_part);
+  }
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest&) override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest&) override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<v1::GetModelResponse> GetModel() override { return absl::UnimplementedError(""); }
+  absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<v1::ListRequestsResponse> ListRequests(int32_t, absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<v1::RequestTrace> GetTrace(const std::string&) override {
+    return absl::UnimplementedError("");
+  }
+
+ private:
+  const std::vector<float> gaps_;
+};
+
+TEST(TokenGapsOf, EachTokenCountsAndTokensThatCameTogetherShareTheirGap) {
+  const auto gaps_of = [](std::vector<float> told) {
+    TwoPartRouter router(std::move(told));
+    return *TokenGapsOf(router, {.max_tokens = 8}, [] { return false; });
+  };
+  EXPECT_THAT(gaps_of({8, 8, 8, 0, 9, 0, 0}), ElementsAre(8, 8, 4, 4, 3, 3, 3));
+  // The first token came with the second one.
+  EXPECT_THAT(gaps_of({0, 0, 6}), ElementsAre(0, 0, 6));
+  EXPECT_THAT(gaps_of({}), ElementsAre());
+}
+
+TEST(TokenGapsOf, StopsWhenItIsAskedTo) {
+  TwoPartRouter router({8});
+  EXPECT_EQ(TokenGapsOf(router, {}, [] { return true; }).status().code(),
+            absl::StatusCode::kCancelled);
+}
 
 TEST(KvPlaceOf, CountsABlockOnceThatADebtorLent) {
   v1::GetStatusResponse status;

@@ -1,8 +1,13 @@
-// Goal: a creditor reads ahead in the layer that the debtor asks about next.
+// Goal: a creditor reads ahead in the layer that the debtor asks about next, whole blocks of it, by
+// prefetching.
 #include "common/engine/cpu/cpu_partial_attention.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace tandem::engine {
@@ -30,17 +35,46 @@ TEST(NextLendingLayer, IsTheNextOneWithoutASlidingWindow) {
   EXPECT_EQ(NextLendingLayer(ConfigOf({0, 512}), 0), 0) << "only this layer lends";
 }
 
+// What the engine had fetched. Bound: the blocks of one test.
+std::vector<std::pair<const std::byte*, size_t>>& Fetched() {
+  static std::vector<std::pair<const std::byte*, size_t>> fetched;
+  return fetched;
+}
+
 TEST(CpuPartialAttention, FetchesWholeBlocksOfTheNextLayer) {
   const kernels::KvShape kv = {.num_kv_heads = 1, .head_dim = 64, .block_tokens = 32};
-  const auto bytes = static_cast<int64_t>(kernels::KvBlockBytes(kv));
-  const auto arena = *kv::BlockArena::Create(
-      {.num_layers = 2, .block_tokens = 32, .layer_block_bytes = (bytes + 63) / 64 * 64}, 8);
-  const auto attention =
-      NewCpuPartialAttention({.config = ConfigOf({0, 0}), .kv = kv, .context_tokens = 1024},
-                             kernels::BestBackend(), *arena);
+  const size_t bytes = kernels::KvBlockBytes(kv);
+  const auto arena =
+      *kv::BlockArena::Create({.num_layers = 2,
+                               .block_tokens = 32,
+                               .layer_block_bytes = (static_cast<int64_t>(bytes) + 63) / 64 * 64},
+                              8);
+  CpuPartialAttentionOptions options{.config = ConfigOf({0, 0}), .kv = kv, .context_tokens = 1024};
+  EXPECT_EQ(options.fetch, &PrefetchBytes);
+  options.fetch = [](const std::byte* at, size_t count) { Fetched().emplace_back(at, count); };
+  const auto attention = NewCpuPartialAttention(options, kernels::BestBackend(), *arena);
   for (const int32_t layer : {0, 1}) {
-    EXPECT_EQ(attention->FetchForNextLayer(layer, {BlockId(0), BlockId(7)}), 2 * bytes);
+    Fetched().clear();
+    EXPECT_EQ(attention->FetchForNextLayer(layer, {BlockId(0), BlockId(7)}),
+              2 * static_cast<int64_t>(bytes));
+    const auto* region = reinterpret_cast<const std::byte*>(arena->LayerRegion(1 - layer));
+    const std::byte* last = region + 7 * arena->layout().layer_block_bytes;
+    EXPECT_THAT(Fetched(),
+                testing::ElementsAre(testing::Pair(region, bytes), testing::Pair(last, bytes)));
   }
+}
+
+// A prefetch changes nothing that a program can see, so this looks for the instruction: PREFETCHT1
+// is 0F 18 /2. The function is a loop of a few instructions.
+TEST(PrefetchBytes, IsAPrefetchIntoL2) {
+  constexpr size_t kCodeBytes = 192;
+  const auto* code = reinterpret_cast<const uint8_t*>(&PrefetchBytes);
+  bool found = false;
+  for (size_t i = 0; i + 2 < kCodeBytes && !found; ++i)
+    found = code[i] == 0x0F && code[i + 1] == 0x18 && ((code[i + 2] >> 3) & 7) == 2;
+  EXPECT_TRUE(found);
+  // It may be asked for memory that is nobody's.
+  PrefetchBytes(nullptr, 128);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -96,6 +97,7 @@ struct Gate {
     mutex.Await(absl::Condition(&there));
   }
   void Fetched(size_t blocks) {
+    if (while_fetching) while_fetching();
     absl::MutexLock lock(&mutex);
     num_fetched += blocks;
   }
@@ -110,6 +112,7 @@ struct Gate {
     return num_passed;
   }
 
+  std::function<void()> while_fetching;  // on the creditor's thread; set before it has loans
   absl::Mutex mutex;
   bool is_closed = false;
   int num_arrived = 0, num_passed = 0;

@@ -1,5 +1,6 @@
 // Goal: between two questions a creditor fetches what the last one would read in the next layer, in
-// the order of the question, no more than it may, and nothing of an older question.
+// the order of the question, no more than it may, and nothing of an older question; the time counts
+// for its share of a processor.
 #include "common/lending/read_ahead.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/lending/compute_share.h"
 #include "tests/unit/lending/lending_world.h"
 
 namespace tandem::lending {
@@ -112,6 +114,38 @@ TEST(ReadAhead, TheServiceFetchesAfterItHasAnswered) {
   layer.Exchange(*debtor.links);
   EXPECT_TRUE(layer.IsRight(0));
   gate.AwaitFetched(static_cast<size_t>(units.size()) * kUnitBlocks);
+}
+
+// Answers take no time on this clock; reading ahead takes more than the share that is saved.
+TEST(ReadAhead, TheServicesFetchesCountForItsShare) {
+  const engine::UnitSpan units = {.first = 0, .end = 4};
+  ManualClock clock;
+  Gate gate;
+  gate.while_fetching = [&clock] { clock.Advance(absl::Milliseconds(100)); };
+  CreditorNode::Options options;
+  options.gate = &gate;
+  options.clock = &clock;
+  options.compute_share = 0.1;
+  CreditorNode creditor(options);
+  DebtorNode debtor({});
+  debtor.Borrow(creditor, 1, units, 0);
+  const auto random = NewSeededRandom(6);
+  Layer first(2), second(3);
+  for (Layer* layer : {&first, &second}) layer->Add(1, units, 0, units, 1, kQFloats, *random);
+  first.Exchange(*debtor.links);
+  EXPECT_TRUE(first.IsRight(0));
+  EXPECT_EQ(creditor.service->counters().delayed, 0);
+  gate.AwaitFetched(static_cast<size_t>(units.size()) * kUnitBlocks);
+  debtor.links->Ask(absl::MakeSpan(second.parts));
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  LendingServiceCounters counters;
+  while (counters.delayed == 0 && counters.answers < 2 && absl::Now() < give_up)
+    counters = creditor.service->counters();
+  EXPECT_EQ(counters.delayed, 1);
+  EXPECT_EQ(counters.answers, 1);
+  clock.Advance(ComputeShare::kDelayMax);
+  debtor.links->Collect(absl::MakeSpan(second.parts));
+  EXPECT_TRUE(second.IsRight(0));
 }
 
 }  // namespace

@@ -247,6 +247,31 @@ TEST_F(BorrowingTest, TheEndOfASequenceReportsWhatItsLoansCost) {
   EXPECT_LT(finished->lent().locality(), 1);
 }
 
+// The router aborts the leg when it finds a stop string, or when the client leaves.
+TEST_F(BorrowingTest, AnAbortIsAnsweredWithWhatLoansCost) {
+  const auto answer_to_abort = [this](const std::string& id) {
+    std::optional<v1::LegFinished> finished;
+    const node::NodeActions actions = Send(Abort(id));
+    for (const auto& [router, event] : actions.events)
+      if (event.has_leg_finished()) finished = event.leg_finished();
+    return finished;
+  };
+  Send(Answer("none", 20, 40));
+  Step();
+  EXPECT_FALSE(answer_to_abort("none").has_value()) << "it had lent nothing";
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  Send(Granted(wanted, wanted.units()));
+  StepLent();
+  const std::optional<v1::LegFinished> finished = answer_to_abort("r");
+  ASSERT_TRUE(finished.has_value());
+  EXPECT_EQ(finished->reason(), v1::FINISH_REASON_ABORTED);
+  EXPECT_EQ(finished->lent().tokens_max(), wanted.units() * kBlockTokens);
+  EXPECT_EQ(finished->lent().steps(), 1);
+  EXPECT_EQ(used(), 0);
+  EXPECT_FALSE(answer_to_abort("r").has_value()) << "it is told once";
+}
+
 TEST_F(BorrowingTest, ARefusedLoanIsAskedForAgainLater) {
   Begin();
   const v1::LoanWanted wanted = StepUntilWanted();

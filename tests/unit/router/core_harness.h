@@ -133,6 +133,7 @@ class CoreHarness {
   std::map<uint64_t, std::deque<v1::NodeCommand>>& commands() { return commands_; }
   ClientView& client(const std::string& id) { return clients_[id]; }
   std::vector<std::pair<NodeKey, absl::Status>>& disconnects() { return disconnects_; }
+  const std::vector<LentReport>& lent_reports() const { return lent_reports_; }
   v1::RouterStatus status() const { return core_->GetStatus(now_).router(); }
 
   // Nothing of any request is left behind, on any node's books either.
@@ -189,6 +190,7 @@ class CoreHarness {
         EXPECT_FALSE(client.failure.ok());
       }
     }
+    for (LentReport& report : actions.lent_reports) lent_reports_.push_back(std::move(report));
     for (auto& disconnect : actions.disconnects) {
       commands_.erase(disconnect.first.value());
       disconnects_.push_back(std::move(disconnect));
@@ -201,6 +203,7 @@ class CoreHarness {
   std::map<uint64_t, std::deque<v1::NodeCommand>> commands_;
   std::map<std::string, ClientView> clients_;
   std::vector<std::pair<NodeKey, absl::Status>> disconnects_;
+  std::vector<LentReport> lent_reports_;
 };
 
 // ---- events

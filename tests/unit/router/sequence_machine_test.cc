@@ -278,6 +278,30 @@ TEST_F(RequestTest, WhatASequenceLentIsInItsReport) {
   EXPECT_EQ(reported.creditors(0).node_id(), "d1");
 }
 
+// The router ended the answer, for a stop string or for its client; the decode node answers the
+// abort with what the sequence had lent.
+TEST_F(RequestTest, WhatAnAbortedSequenceLentIsReportedAfterItsEnd) {
+  JoinAll();
+  ToGenerating();
+  v1::NodeEvent finished = LegFinished(d_, v1::FINISH_REASON_ABORTED, 3);
+  finished.mutable_leg_finished()->mutable_lent()->set_tokens_max(512);
+  h_.core().FinishSequence(RequestId("r"), 0, request::FinishReason::kStop, h_.now());
+  h_.Say(kD0, {finished});
+  ASSERT_TRUE(h_.client("r").done.has_value());
+  EXPECT_FALSE(h_.client("r").done->route.has_lent());
+  ASSERT_EQ(h_.lent_reports().size(), 1u);
+  const LentReport& report = h_.lent_reports().front();
+  EXPECT_EQ(report.request_id, "r");
+  EXPECT_EQ(report.leg, h_.client("r").done->decode_leg);
+  EXPECT_EQ(report.leg, (LegName{d_.number(), d_.attempt()}));
+  EXPECT_EQ(report.decode_node, "d0");
+  EXPECT_EQ(report.lent.tokens_max(), 512);
+  // Of a sequence that had lent nothing there is nothing to say.
+  finished.mutable_leg_finished()->clear_lent();
+  h_.Say(kD0, {finished});
+  EXPECT_EQ(h_.lent_reports().size(), 1u);
+}
+
 TEST_F(RequestTest, ALegThatADrainingNodeHandsOverIsNoAttempt) {
   JoinAll();
   ToGenerating();

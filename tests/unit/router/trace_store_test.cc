@@ -134,6 +134,67 @@ TEST(TraceStore, PlacementsOfARequestAreBounded) {
 
 // As on a cluster without room: now and then a request is refused by nodes many times. A store that
 // keeps the memory of such traces grows until each of its places had one.
+RequestDone DoneAt(const std::string& node, int32_t sequence, LegName leg) {
+  RequestDone done = Done(sequence, 2);
+  done.route.set_decode_node(node);
+  done.decode_leg = leg;
+  return done;
+}
+
+LentReport Lent(const std::string& request_id, LegName leg, int64_t tokens) {
+  LentReport report{request_id, leg, "d0", {}};
+  report.lent.set_tokens_max(tokens);
+  return report;
+}
+
+TEST(TraceStore, AReportOfLoansIsAddedToItsSequence) {
+  TraceStore store(2);
+  store.OnDone("r", kNow, DoneAt("d0", 0, {7, 1}));
+  store.OnDone("r", kNow, DoneAt("d0", 1, {8, 3}));
+  const int64_t bytes = store.bytes();
+  store.OnLent(Lent("r", {8, 3}, 512));
+  auto trace = store.Find("r");
+  ASSERT_OK(trace.status());
+  ASSERT_EQ(trace->sequences_size(), 2);
+  EXPECT_FALSE(trace->sequences(0).route().has_lent());
+  EXPECT_EQ(trace->sequences(1).route().lent().tokens_max(), 512);
+  EXPECT_EQ(trace->sequences(1).timing().gap_ms_size(), 2);
+  EXPECT_LT(store.bytes(), 3 * bytes) << "it is there once";
+  // More sequences may end afterwards.
+  store.OnDone("r", kNow, DoneAt("d0", 2, {9, 1}));
+  store.OnLent(Lent("r", {9, 1}, 256));
+  trace = store.Find("r");
+  ASSERT_OK(trace.status());
+  ASSERT_EQ(trace->sequences_size(), 3);
+  EXPECT_EQ(trace->sequences(1).route().lent().tokens_max(), 512);
+  EXPECT_EQ(trace->sequences(2).route().lent().tokens_max(), 256);
+}
+
+TEST(TraceStore, AReportOfLoansThatFitsNoTraceChangesNothing) {
+  TraceStore store(1);
+  store.OnDone("gone", kNow, DoneAt("d0", 0, {6, 1}));
+  store.OnDone("r", kNow, DoneAt("d0", 0, {7, 2}));
+  store.OnLent(Lent("gone", {6, 1}, 512));
+  store.OnLent(Lent("r", {7, 1}, 512));  // an earlier attempt
+  store.OnLent(Lent("r", {6, 2}, 512));  // an earlier request of the same name
+  LentReport other_node = Lent("r", {7, 2}, 512);
+  other_node.decode_node = "d1";
+  store.OnLent(other_node);
+  LentReport large = Lent("r", {7, 2}, 512);
+  large.lent.add_creditors()->set_node_id(std::string(TraceStore::kLentBytesMax, 'd'));
+  store.OnLent(large);
+  const auto trace = store.Find("r");
+  ASSERT_OK(trace.status());
+  EXPECT_FALSE(trace->sequences(0).route().has_lent());
+  EXPECT_EQ(store.Find("gone").status().code(), absl::StatusCode::kNotFound);
+  // A router that keeps no traces gets reports, too. Answers without a leg have no number.
+  TraceStore none(0), unnamed(1);
+  none.OnLent(Lent("r", {7, 2}, 512));
+  unnamed.OnDone("r", kNow, DoneAt("d0", 0, {}));
+  unnamed.OnLent(Lent("r", {}, 512));
+  EXPECT_FALSE(unnamed.Find("r")->sequences(0).route().has_lent());
+}
+
 TEST(TraceStore, LongTracesLeaveTheirMemory) {
   TraceStore store(50);
   const auto decision = std::make_shared<v1::PlacementDecision>();
