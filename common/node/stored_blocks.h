@@ -157,6 +157,7 @@ class StoredBlocks {
   cost::CopyRate read_cost_, write_cost_;
   uint64_t next_load_ = 1;
   std::optional<absl::Time> paused_until_;  // of saves
+  bool failing_ = false;                    // the last save failed, and the log says so
 };
 
 }  // namespace tandem::node
