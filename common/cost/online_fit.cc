@@ -38,7 +38,7 @@ OnlineFit::OnlineFit(int terms, const Terms& scale) : count_(terms), scale_(scal
 
 // Written so that NaN fails every comparison.
 bool OnlineFit::Valid(const Terms& terms, double time) const {
-  if (!(time > 0 && time <= kTimeMax)) return false;
+  if (!(time >= kTimeMin && time <= kTimeMax)) return false;
   double sum = 0;
   for (int i = 0; i < count_; ++i) {
     if (!(terms[i] >= 0 && terms[i] <= kTermMax)) return false;
@@ -72,6 +72,7 @@ OnlineFit::Verdict OnlineFit::Observe(const Terms& terms, double time) {
                                  ? kFirstTolerance
                                  : std::max(kTolerance, kDeviationsMax * std::sqrt(variance_));
     clipped = std::clamp(time, predicted / (1 + tolerance), predicted * (1 + tolerance));
+    clipped = std::max(clipped, kTimeMin);
     Remember(std::abs(time - predicted) / predicted);
     const double relative = (clipped - predicted) / predicted;
     variance_ += kErrorGain * (std::min(relative * relative, 1.0) - variance_);

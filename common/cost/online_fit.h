@@ -32,8 +32,10 @@ class OnlineFit {
   OnlineFit(int terms, const Terms& scale);
 
   enum class Verdict { kUsed, kClipped, kRejected };
-  // Rejected: a time that is not in (0, kTimeMax], or a term that is not in [0, kTermMax].
+  // Rejected: a time that is not in [kTimeMin, kTimeMax], or a term that is not in [0, kTermMax].
+  // A sample's weight goes with its time to the power of -2: far below kTimeMin that is infinite.
   Verdict Observe(const Terms& terms, double time);
+  static constexpr double kTimeMin = 1e-6;
   static constexpr double kTimeMax = 1e9;
   static constexpr double kTermMax = 1e15;
 

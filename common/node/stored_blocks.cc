@@ -268,15 +268,18 @@ void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
   v1::NodeCounters& counters = ledger_.counters();
   if (!event.status.ok()) {
     counters.set_saves_failed(counters.saves_failed() + 1);
-    if (!paused_until_.has_value()) {
+    if (!std::exchange(failing_, true)) {
       Log(LogLevel::kWarning, "cannot store KV blocks, trying again after a pause",
           {{"why", event.status.ToString()}, {"pause", absl::FormatDuration(kPause)}});
     }
     paused_until_ = now + kPause;
     candidates_.clear();
-  } else if (wrong) {
+  } else if (std::exchange(failing_, false)) {
+    Log(LogLevel::kInfo, "stores KV blocks again", {});
+  }
+  if (event.status.ok() && wrong) {
     ledger_.Store(storage::ForgetBlock{.hash = hash});
-  } else {
+  } else if (event.status.ok()) {
     counters.set_blocks_saved(counters.blocks_saved() + 1);
     stored_.insert(hash);
     saved_.push_back(hash);

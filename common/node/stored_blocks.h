@@ -158,6 +158,7 @@ class StoredBlocks {
   absl::Time read_at_ = absl::InfiniteFuture();  // the last sample of read_cost_
   uint64_t next_load_ = 1;
   std::optional<absl::Time> paused_until_;  // of saves
+  bool failing_ = false;                    // the last save failed, and the log says so
 };
 
 }  // namespace tandem::node

@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<StopSignal>> StopSignal::Block(const sigset_t& se
     return absl::InternalError("cannot block signals");
   }
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) return absl::ErrnoToStatus(errno, "signalfd");
   return std::unique_ptr<StopSignal>(new StopSignal(set, fd));

@@ -15,7 +15,9 @@ namespace tandem {
 
 class StopSignal {
  public:
-  // Blocks SIGTERM and SIGINT in this thread and the threads it starts later; ignores SIGPIPE.
+  // Blocks SIGTERM and SIGINT in this thread and the threads it starts later; ignores
+  // SIGPIPE, and SIGXFSZ: a write beyond the bound on a process's files then fails, as on a full
+  // disk.
   static absl::StatusOr<std::unique_ptr<StopSignal>> Create();
   // The same for SIGINT alone: Ctrl-C interrupts what a command does for its user.
   static absl::StatusOr<std::unique_ptr<StopSignal>> CreateForInterrupts();

@@ -1,5 +1,8 @@
 #include "router/fleet/fleet.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +48,11 @@ v1::NodePairStatus StatusOf(const NodePair& pair) {
   status.set_rate_relative_error(pair.cost.relative_error());
   status.set_rate_samples(pair.cost.samples());
   return status;
+}
+
+// A sum of bytes that only rises, and stays at the largest number.
+int64_t SumOfBytes(int64_t sum, int64_t reported) {
+  return sum + std::clamp<int64_t>(reported, 0, std::numeric_limits<int64_t>::max() - sum);
 }
 
 int64_t LoadFigure(int64_t reported) {
@@ -399,6 +407,7 @@ void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& instal
   const Node* sender = Find(from);
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
+  if (installed.transport().size() > kTransportNameMax) return;
   receiver->failures_in.erase(sender->id);
   NodePair& pair = receiver->links_in[sender->slot];
   // A transfer that was too short for the receiver's clock has 0 ms, and is rejected.
@@ -411,8 +420,9 @@ void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& instal
   link.set_to_node(receiver->id.value());
   link.set_transport(installed.transport());
   link.set_kv_transfers(link.kv_transfers() + 1);
-  link.set_kv_bytes(link.kv_bytes() + installed.kv_bytes_received());
-  link.set_last_transfer_ms(installed.kv_transfer_ms());
+  link.set_kv_bytes(SumOfBytes(link.kv_bytes(), installed.kv_bytes_received()));
+  const double ms = installed.kv_transfer_ms();
+  link.set_last_transfer_ms(std::isfinite(ms) ? std::max(ms, 0.0) : 0);
 }
 
 void Fleet::KvTransferFailed(NodeKey from, NodeKey to, absl::Time now) {

@@ -59,6 +59,9 @@ struct NodePair {
   absl::Time sampled = absl::InfiniteFuture();  // the last one of `cost`
 };
 
+// The longest name of a transport. A report with a longer one is nonsense, and is not kept.
+inline constexpr size_t kTransportNameMax = 64;
+
 // Percent of what other nodes lend that prompts beyond their nodes' pools may need together, and
 // one of them alone: loans are whole units, and creditors keep blocks for their own sequences.
 inline constexpr int64_t kBorrowedShareMax = 75;

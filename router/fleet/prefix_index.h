@@ -68,7 +68,7 @@ class PrefixIndex {
 
   // For each group, up to `count` nodes that hold the longest runs from the start. Among nodes with
   // equal runs, those at or after slot `from` come first, then the others: callers draw `from` at
-  // random, so that no node is always left out. One walk finds both groups.
+  // random, so that no node is always left out. The groups are searched one after the other.
   Matches DeepestHolders(absl::Span<const kv::BlockHash> hashes, size_t count, NodeSlot from) const;
   // The run from the start that one node holds, in blocks.
   int32_t RunOn(NodeSlot slot, absl::Span<const kv::BlockHash> hashes) const;
