@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/steady_cond_var.h"
 
 namespace tandem {
 
@@ -31,7 +32,7 @@ class BoundedQueue {
       if (!closed_) ++refused_count_;
       return false;
     }
-    items_.push_back(std::move(item));
+    Add(std::move(item));
     return true;
   }
 
@@ -40,7 +41,7 @@ class BoundedQueue {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &BoundedQueue::HasRoomOrClosed));
     if (closed_) return false;
-    items_.push_back(std::move(item));
+    Add(std::move(item));
     return true;
   }
 
@@ -70,6 +71,7 @@ class BoundedQueue {
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
+    arrived_.SignalAll();
   }
 
   bool closed() const {
@@ -88,11 +90,19 @@ class BoundedQueue {
   }
 
  private:
+  void Add(T item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    items_.push_back(std::move(item));
+    if (waiting_ > 0) arrived_.Signal();
+  }
   void AwaitItem(absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // Absl hands a wait of zero to the kernel too, which lets the thread sleep for the 50 us by
-    // which it may be late with any timer.
-    if (timeout <= absl::ZeroDuration()) return;
-    mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::HasItemOrClosed), timeout);
+    // A wait of zero would let the thread sleep for the 50 us by which the kernel may be late with
+    // any timer.
+    if (timeout <= absl::ZeroDuration() || HasItemOrClosed()) return;
+    const SteadyCondVar::TimePoint deadline = SteadyCondVar::After(timeout);
+    ++waiting_;
+    while (!HasItemOrClosed() && arrived_.WaitUntil(&mutex_, deadline)) {
+    }
+    --waiting_;
   }
   bool HasRoomOrClosed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return closed_ || items_.size() < capacity_;
@@ -104,6 +114,8 @@ class BoundedQueue {
   const size_t capacity_;
   mutable absl::Mutex mutex_;
   std::deque<T> items_ ABSL_GUARDED_BY(mutex_);
+  SteadyCondVar arrived_;
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that wait for an item
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t refused_count_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -37,6 +37,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/steady_cond_var.h"
 
 namespace tandem {
 
@@ -85,7 +86,7 @@ class Strand {
   void RunOwner(absl::Duration interval) {
     absl::MutexLock lock(&mutex_);
     while (true) {
-      if (!owner_is_next_ && !closed_) owner_.WaitWithTimeout(&mutex_, interval);
+      if (!owner_is_next_ && !closed_) owner_.WaitFor(&mutex_, interval);
       while (closed_ && busy_ && !owner_is_next_) owner_.Wait(&mutex_);
       if (busy_ && !owner_is_next_) continue;  // a pushing thread combines
       busy_ = true;
@@ -192,7 +193,8 @@ class Strand {
   Process process_;          // called by the combining thread only
   std::vector<Item> batch_;  // used by the combining thread only; its room is reused
   mutable absl::Mutex mutex_;
-  absl::CondVar owner_, room_;
+  SteadyCondVar owner_;
+  absl::CondVar room_;
   // Bound: capacity, both classes together; the combining thread may exceed it by what `process`
   // pushes.
   std::deque<Item> high_ ABSL_GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
 #include "common/runtime/waiter.h"
 
 #include "absl/synchronization/mutex.h"
+#include "common/base/steady_cond_var.h"
 
 namespace tandem {
 namespace {
@@ -11,8 +12,10 @@ class TimedWaiter : public Waiter {
     if (duration <= absl::ZeroDuration()) return;
     absl::Mutex mutex;
     absl::MutexLock lock(&mutex);
-    bool never = false;
-    mutex.AwaitWithTimeout(absl::Condition(&never), duration);
+    SteadyCondVar never;
+    const SteadyCondVar::TimePoint end = SteadyCondVar::After(duration);
+    while (never.WaitUntil(&mutex, end)) {
+    }
   }
 };
 
