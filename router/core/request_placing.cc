@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "common/rpc/retry_after.h"
 #include "router/core/request_table.h"
 
 namespace tandem::router {
@@ -85,7 +86,7 @@ void RequestTable::PlaceIfRoomGrew(absl::Time now) {
   if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
 }
 
-int64_t RequestTable::RetrySeconds(absl::Time now) {
+int64_t RequestTable::RetrySeconds(int64_t sequences, absl::Time now) {
   // Enough to tell long prompts from short ones.
   constexpr size_t kSample = 64;
   const auto mean_tokens = [&] {
@@ -93,8 +94,14 @@ int64_t RequestTable::RetrySeconds(absl::Time now) {
     const double sum = std::accumulate(tokens.begin(), tokens.end(), 0.0);
     return sum / static_cast<double>(std::max<size_t>(1, tokens.size()));
   };
-  return drain_.RetrySeconds(context_.fleet, queued(), mean_tokens, context_.options.queue_deadline,
-                             now);
+  return drain_.RetrySeconds(context_.fleet, sequences, mean_tokens,
+                             context_.options.queue_deadline, now);
+}
+
+absl::Status RequestTable::WithHint(const absl::Status& why, absl::Time now) {
+  if (!absl::IsResourceExhausted(why) || why.GetPayload(rpc::kRetryAfterPayload).has_value())
+    return why;
+  return rpc::WithRetryAfter(why, RetrySeconds(queued(), now));
 }
 
 std::vector<int64_t> RequestTable::WaitingTokens(size_t most) const {

@@ -33,7 +33,7 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   for (const Serial serial : serials) File(serial);
   PlaceQueued(now);
   if (IsQueued(serials.front()) && queued() > context_.options.queue_max) {
-    const int64_t seconds = RetrySeconds(now);
+    const int64_t seconds = RetrySeconds(queued(), now);
     DropGroup(group);
     return rpc::WithRetryAfter(
         absl::ResourceExhaustedError(absl::StrCat(
@@ -229,7 +229,7 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
     group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
   group.CountGenerated(static_cast<int64_t>(outcome.tokens.size()));
   queue_.Charge(group.share().tenant, group.computed_tokens() - computed_before);
-  if (!outcome.failure.ok()) return FailGroup(group, outcome.failure);
+  if (!outcome.failure.ok()) return FailGroup(group, WithHint(outcome.failure, now));
   Emit(group, outcome, machine.input().sequence_index);
   if (leads && machine.MayBeFollowed()) {
     group.set_home(machine.home());

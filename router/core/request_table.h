@@ -85,6 +85,9 @@ class RequestTable {
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   // The tokens that queued sequences need room for, of `most` at most, the oldest first.
   std::vector<int64_t> WaitingTokens(size_t most) const;
+  // Seconds after which `sequences` of those here are predicted to have been taken by nodes: when a
+  // client that is refused should ask again.
+  int64_t RetrySeconds(int64_t sequences, absl::Time now);
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
   // How many sequences are in each SequenceMachine::State, kDone left out.
   std::array<int64_t, 5> sequences_by_state() const;
@@ -141,14 +144,14 @@ class RequestTable {
   // The decode node that a sequence should share with its group.
   std::optional<NodeKey> BesideOf(const SequenceGroup& group) const;
   void FailGroup(SequenceGroup& group, const absl::Status& why);
+  // With the seconds after which to ask again, if time heals it.
+  absl::Status WithHint(const absl::Status& why, absl::Time now);
   // Forgets the request. REQUIRES: the legs of its sequences have ended.
   void DropGroup(SequenceGroup& group);
   // The sequence is to be looked at when its machine's deadline has come.
   void SetDeadline(Serial serial, Sequence& sequence);
   // Forgets the sequence.
   void Remove(Serial serial);
-  // When a client that the full queue refuses should ask again.
-  int64_t RetrySeconds(absl::Time now);
   std::pair<uint64_t, uint64_t> ChangesSoFar() const {
     return {context_.fleet.order().room_grown(), queue_.inserted()};
   }
