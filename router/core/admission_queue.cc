@@ -61,8 +61,23 @@ bool AdmissionQueue::Contains(const std::string& tenant, const Place& place) con
   return line != lines_.end() && line->second.places.contains(place);
 }
 
+std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line) const {
+  if (line.passed < kPassedMax || line.late_walk == walk_) return std::nullopt;
+  const auto late =
+      line.places.lower_bound({.rank = absl::InfinitePast(), .serial = 0, .late = true});
+  return late == line.places.end() ? std::nullopt : std::optional(*late);
+}
+
+void AdmissionQueue::CountPassed(const Place& placed, Line& line) {
+  if (placed.late)
+    line.passed = 0;
+  else if (line.places.rbegin()->late)
+    ++line.passed;
+}
+
 std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line,
                                                             const Walk& walk) const {
+  if (const auto late = LateTurn(line); late.has_value()) return late;
   auto next = line.places.begin();
   if (line.walk == walk_) next = line.places.upper_bound(line.tried_last);
   const bool further = walk.resumes && line.round == round_ &&
@@ -73,6 +88,10 @@ std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line,
 
 void AdmissionQueue::NoteTried(const std::string& tenant, const Place& place, const Walk& walk) {
   Line& line = lines_.at(tenant);
+  if (LateTurn(line).has_value()) {
+    line.late_walk = walk_;
+    return;
+  }
   line.tried_last = place;
   line.walk = walk_;
   if (!walk.resumes) return;
@@ -131,6 +150,7 @@ AdmissionQueue::PartEnd AdmissionQueue::WalkPart(Owner& owner, Walk& walk) {
     const std::optional<Place> place = NextOf(lines_.at(tenant), walk);
     if (place.has_value() && Try(place->serial, owner, walk)) {
       floor_ = std::max(floor_, turns_.begin()->first);
+      CountPassed(*place, lines_.at(tenant));
       Erase(tenant, *place);
       owner.OnPlaced(place->serial);
       continue;

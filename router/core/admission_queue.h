@@ -14,7 +14,8 @@
 //
 // A sequence whose first token cannot come in time any more is late: it goes behind those of its
 // tenant that are not. So a queue that is longer than what can be computed in time costs only what
-// is in excess, and not everything.
+// is in excess, and not everything. Late ones keep the order in which they came, and do not starve:
+// when kPassedMax others have passed them, the first of them has the next turn.
 //
 // A sequence that finds no room blocks only those that need the same room. The attempt tells the
 // largest room that there is: sequences that need more are passed over without being tried, and
@@ -58,6 +59,8 @@ class AdmissionQueue {
   static constexpr int kVainMax = 128;
   // Placements tried in one walk.
   static constexpr int kTriedMax = 2 * kVainMax;
+  // Sequences of a tenant that are placed before the first late one has a turn.
+  static constexpr int kPassedMax = 15;
   // After waiting this long for room, a sequence has a node kept for it.
   static constexpr absl::Duration kKeepRoomAfter = absl::Seconds(1);
   // Sequences for which nodes are kept in one walk.
@@ -154,6 +157,11 @@ class AdmissionQueue {
     // round `round`.
     Place tried_last, resume_after;
     uint64_t walk = 0, round = 0;
+    // Sequences that were placed while a late one waited, since a late one was placed. At
+    // kPassedMax the first late one is tried before all others, once in a walk: in `late_walk` it
+    // was.
+    int passed = 0;
+    uint64_t late_walk = 0;
   };
   // The order of turns: the tenant with the lowest counter first. Ties go by name.
   using Turn = std::pair<double, std::string>;
@@ -162,6 +170,9 @@ class AdmissionQueue {
   template <typename Change>
   void Alter(const std::string& tenant, Change change);
   PartEnd WalkPart(Owner& owner, Walk& walk);
+  // The first late sequence of the line, if it is to be tried before others in this walk.
+  std::optional<Place> LateTurn(const Line& line) const;
+  static void CountPassed(const Place& placed, Line& line);
   // The first sequence of the line after those that had their turn.
   std::optional<Place> NextOf(const Line& line, const Walk& walk) const;
   // The sequence had its turn and stays.
