@@ -53,6 +53,7 @@ void AdmissionQueue::Insert(const std::string& tenant, const Place& place) {
 
 void AdmissionQueue::Erase(const std::string& tenant, const Place& place) {
   Alter(tenant, [&](Line& line) { line.places.erase(place); });
+  std::erase(kept_before_, place.serial);
 }
 
 bool AdmissionQueue::Contains(const std::string& tenant, const Place& place) const {
@@ -60,70 +61,140 @@ bool AdmissionQueue::Contains(const std::string& tenant, const Place& place) con
   return line != lines_.end() && line->second.places.contains(place);
 }
 
-std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const std::string& tenant,
+std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line) const {
+  if (line.passed < kPassedMax || line.late_walk == walk_) return std::nullopt;
+  const auto late =
+      line.places.lower_bound({.rank = absl::InfinitePast(), .serial = 0, .late = true});
+  return late == line.places.end() ? std::nullopt : std::optional(*late);
+}
+
+void AdmissionQueue::CountPassed(const Place& placed, Line& line) {
+  if (placed.late)
+    line.passed = 0;
+  else if (line.places.rbegin()->late)
+    ++line.passed;
+}
+
+std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line,
                                                             const Walk& walk) const {
-  const absl::btree_set<Place>& places = lines_.at(tenant).places;
-  const auto tried = walk.tried_last.find(tenant);
-  const auto next =
-      tried == walk.tried_last.end() ? places.begin() : places.upper_bound(tried->second);
-  return next == places.end() ? std::nullopt : std::optional(*next);
+  if (const auto late = LateTurn(line); late.has_value()) return late;
+  auto next = line.places.begin();
+  if (line.walk == walk_) next = line.places.upper_bound(line.tried_last);
+  const bool further = walk.resumes && line.round == round_ &&
+                       (line.walk != walk_ || line.tried_last < line.resume_after);
+  if (further) next = line.places.upper_bound(line.resume_after);
+  return next == line.places.end() ? std::nullopt : std::optional(*next);
+}
+
+void AdmissionQueue::NoteTried(const std::string& tenant, const Place& place, const Walk& walk) {
+  Line& line = lines_.at(tenant);
+  if (LateTurn(line).has_value()) {
+    line.late_walk = walk_;
+    return;
+  }
+  line.tried_last = place;
+  line.walk = walk_;
+  if (!walk.resumes) return;
+  line.resume_after = place;
+  line.round = round_;
 }
 
 void AdmissionQueue::SetAside(const std::string& tenant, bool aside) {
   if (lines_.contains(tenant)) Alter(tenant, [&](Line& line) { line.aside = aside; });
 }
 
-// Takes the tenants in rounds. A tenant's turn ends with the first of its sequences that is not
+bool AdmissionQueue::PlaceAll(Owner& owner) {
+  ++walk_;
+  Walk walk;
+  PartEnd end = WalkPart(owner, walk);
+  if (end == PartEnd::kNothing) return true;
+  // New room for many is first offered to those that come first.
+  if (end == PartEnd::kBound && walk.tried < kTriedMax) {
+    walk.visited = walk.failed = walk.vain = 0;
+    walk.over = false;
+    walk.resumes = true;
+    for (const Serial serial : std::vector<Serial>(kept_before_)) KeepRoom(serial, owner, walk);
+    const size_t kept = walk.kept.size();
+    end = WalkPart(owner, walk);
+    kept_before_.insert(kept_before_.end(), walk.kept.begin() + static_cast<int64_t>(kept),
+                        walk.kept.end());
+    kept_before_.resize(std::min<size_t>(kept_before_.size(), kKeptMax));
+  }
+  if (end == PartEnd::kBound) return false;
+  ++round_;
+  kept_before_.clear();
+  return true;
+}
+
+// Takes the tenants in turns. A tenant's turn ends with the first of its sequences that is not
 // placed, and its next turn comes after all others had theirs. So one tenant's sequences without
 // room do not use up the walk.
-bool AdmissionQueue::PlaceAll(Owner& owner) {
-  Walk walk;
-  bool complete = true;
+AdmissionQueue::PartEnd AdmissionQueue::WalkPart(Owner& owner, Walk& walk) {
+  std::optional<PartEnd> end;
   std::vector<std::string> to_go_on, ended;
-  while (!walk.over) {
+  while (!end.has_value()) {
     if (turns_.empty()) {
       for (const std::string& tenant : to_go_on) SetAside(tenant, false);
       to_go_on.clear();
     }
-    if (turns_.empty()) break;
+    if (turns_.empty()) {
+      end = PartEnd::kAll;
+      break;
+    }
+    if (walk.visited++ >= kVisitedMax || walk.tried >= kTriedMax || walk.failed >= kFailedMax ||
+        walk.vain >= kVainMax) {
+      end = PartEnd::kBound;
+      break;
+    }
     const std::string tenant = turns_.begin()->second;
-    complete = ++walk.visited <= kVisitedMax && walk.tried < kTriedMax;
-    if (!complete) break;
-    const std::optional<Place> place = NextOf(tenant, walk);
+    const std::optional<Place> place = NextOf(lines_.at(tenant), walk);
     if (place.has_value() && Try(place->serial, owner, walk)) {
       floor_ = std::max(floor_, turns_.begin()->first);
+      CountPassed(*place, lines_.at(tenant));
       Erase(tenant, *place);
       owner.OnPlaced(place->serial);
       continue;
     }
     SetAside(tenant, true);
     (place.has_value() ? to_go_on : ended).push_back(tenant);
-    if (place.has_value()) walk.tried_last[tenant] = *place;
+    if (place.has_value()) NoteTried(tenant, *place, walk);
+    if (walk.over) end = PartEnd::kNothing;
   }
   for (const std::string& tenant : to_go_on) SetAside(tenant, false);
   for (const std::string& tenant : ended) SetAside(tenant, false);
-  return complete;
+  return *end;
 }
 
 bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {
-  const int64_t needed = owner.TokensNeeded(serial);
-  // An older sequence that needs no more tokens found no room.
-  if (needed >= walk.no_room_for) return false;
+  if (owner.TokensNeeded(serial) > walk.room) {
+    KeepRoom(serial, owner, walk);
+    return false;
+  }
   ++walk.tried;
   const Attempt attempt = owner.TryToPlace(serial);
   if (!attempt.failure.has_value()) return true;
+  ++walk.vain;
   // A sequence that no present node can hold, or that backs off, says nothing about others.
   walk.over = *attempt.failure == PlacementFailure::kNoDecodeNode;
   const bool no_room = *attempt.failure == PlacementFailure::kNoRoom;
-  if (!no_room && *attempt.failure != PlacementFailure::kPrefillBusy) return false;
-  if (no_room && needed > 0) walk.no_room_for = needed;
   // A sequence that waits for a prefill node needs no decode node's room kept.
-  if (no_room && attempt.waited > kKeepRoomAfter && walk.kept < kKeptMax) {
-    ++walk.kept;
-    owner.KeepRoomFor(serial);
+  if (no_room || *attempt.failure == PlacementFailure::kPrefillBusy) ++walk.failed;
+  if (no_room) {
+    walk.room = std::min(walk.room, attempt.room);
+    KeepRoom(serial, owner, walk);
   }
-  if (++walk.failed >= kFailedMax) walk.over = true;
   return false;
+}
+
+void AdmissionQueue::KeepRoom(Serial serial, Owner& owner, Walk& walk) {
+  const int64_t needed = owner.TokensNeeded(serial);
+  if (walk.kept.size() >= kKeptMax || needed >= walk.kept_least ||
+      owner.Waited(serial) <= kKeepRoomAfter ||
+      std::find(walk.kept.begin(), walk.kept.end(), serial) != walk.kept.end())
+    return;
+  walk.kept.push_back(serial);
+  if (needed > 0) walk.kept_least = needed;
+  owner.KeepRoomFor(serial);
 }
 
 }  // namespace tandem::router

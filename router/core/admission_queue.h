@@ -14,12 +14,18 @@
 //
 // A sequence whose first token cannot come in time any more is late: it goes behind those of its
 // tenant that are not. So a queue that is longer than what can be computed in time costs only what
-// is in excess, and not everything.
+// is in excess, and not everything. Late ones keep the order in which they came, and do not starve:
+// when kPassedMax others have passed them, the first of them has the next turn.
 //
-// A sequence that finds no room blocks only those that need the same room. Younger sequences that
-// need less are still tried. Once it has waited for long, one decode node is kept for it: nothing
-// younger is placed there, until what runs there has made enough room. So small sequences cannot
-// starve it, and go on elsewhere.
+// A sequence that finds no room blocks only those that need the same room. The attempt tells the
+// largest room that there is: sequences that need more are passed over without being tried, and
+// those that need less are still tried. Once a sequence has waited for long, one decode node is
+// kept for it: nothing younger is placed there, until what runs there has made enough room. So
+// small sequences cannot starve it, and go on elsewhere.
+//
+// A walk does a bounded amount of work, in two parts. The first begins at the front, so that new
+// room is offered to those that come first. If a bound ends it, the second goes on where the last
+// walk stopped. So a round of walks reaches every sequence, however many before it find no room.
 //
 // Thread safety: none; RequestTable owns it.
 // Invariants: each sequence is in it at most once; a tenant's line exists between Join and Leave.
@@ -46,12 +52,15 @@ namespace tandem::router {
 
 class AdmissionQueue {
  public:
-  // Placements that find no room in one walk; then the walk ends.
+  // Placements that find no room, sequences that are looked at, and placements that are tried in
+  // vain for any reason, in one part of a walk; then the part ends.
   static constexpr int kFailedMax = 8;
-  // Sequences looked at in one walk.
-  static constexpr int kVisitedMax = 1024;
+  static constexpr int kVisitedMax = 512;
+  static constexpr int kVainMax = 128;
   // Placements tried in one walk.
-  static constexpr int kTriedMax = 256;
+  static constexpr int kTriedMax = 2 * kVainMax;
+  // Sequences of a tenant that are placed before the first late one has a turn.
+  static constexpr int kPassedMax = 15;
   // After waiting this long for room, a sequence has a node kept for it.
   static constexpr absl::Duration kKeepRoomAfter = absl::Seconds(1);
   // Sequences for which nodes are kept in one walk.
@@ -72,22 +81,25 @@ class AdmissionQueue {
   static absl::Time RankOf(absl::Time arrived, int32_t priority, absl::Duration level,
                            absl::Duration most);
 
+  static constexpr int64_t kAnyRoom = std::numeric_limits<int64_t>::max();
   // The result of trying to place a sequence: why it stays queued (nullopt: it was placed, or has
-  // failed), and how long it has waited.
+  // failed), and, with kNoRoom, the most tokens that a node has room for, apart from nodes that are
+  // kept.
   struct Attempt {
     std::optional<PlacementFailure> failure;
-    absl::Duration waited;
+    int64_t room = kAnyRoom;
   };
   // What the walk asks of the sequences' owner.
   class Owner {
    public:
     virtual ~Owner() = default;
-    // Tokens that a node must have room for; 0 for a sequence that shares another's blocks, which
-    // is tried even if others found no room.
+    // Tokens that a node must have room for at least; 0 if that is not known. Then the sequence is
+    // tried even if others found no room.
     virtual int64_t TokensNeeded(Serial serial) = 0;
     virtual Attempt TryToPlace(Serial serial) = 0;
     // The sequence was placed and has left the queue. May change the queue.
     virtual void OnPlaced(Serial serial) = 0;
+    virtual absl::Duration Waited(Serial serial) = 0;
     // Keeps a node's room from the sequences that are tried after this one in this walk.
     virtual void KeepRoomFor(Serial serial) = 0;
   };
@@ -108,22 +120,31 @@ class AdmissionQueue {
   bool Contains(const std::string& tenant, const Place& place) const;
   size_t size() const { return size_; }
 
-  // Walks the queue and tries to place its sequences, up to the bounds above. False: a bound ended
-  // the walk before every sequence that might have found room was tried.
+  // Walks the queue and tries to place its sequences, within the bounds above. False: a bound ended
+  // the walk, and there are sequences that this round has not tried; another walk goes on with
+  // them. True ends the round.
+  // Cost: at most 2 * kFailedMax placements that find no room and kTriedMax of any kind; a sequence
+  // that is passed over costs Owner::TokensNeeded and its tenant's turn, about 1 us.
   bool PlaceAll(Owner& owner);
   // How often a sequence was inserted.
   uint64_t inserted() const { return inserted_; }
 
  private:
+  // Why a part of a walk ended: every sequence had its turn; a bound; nothing can be placed at all.
+  enum class PartEnd { kAll, kBound, kNothing };
   // What one walk has found so far.
   struct Walk {
-    int visited = 0, tried = 0, failed = 0, kept = 0;
-    // The least room that was looked for in vain.
-    int64_t no_room_for = std::numeric_limits<int64_t>::max();
+    int tried = 0;                          // in the walk
+    int visited = 0, failed = 0, vain = 0;  // in its part
+    bool resumes = false;                   // it is in its second part
     bool over = false;
-    // The lines that had a turn that ended, and the sequence that was tried last in each.
-    // Bound: kVisitedMax (1,024).
-    absl::btree_map<std::string, Place> tried_last;
+    // No node has room for more. A sequence that needs more is not tried.
+    int64_t room = kAnyRoom;
+    // The sequences for which nodes are kept, and the least that any of them needs: those behind
+    // that need as much wait behind them.
+    // Bound: kKeptMax (16).
+    std::vector<Serial> kept;
+    int64_t kept_least = kAnyRoom;
   };
   struct Line {
     // Bound: --queue-max, all lines together.
@@ -131,7 +152,16 @@ class AdmissionQueue {
     int64_t requests = 0;
     double weight = 1;
     double counter = 0;  // tokens computed for the tenant over its weight
-    bool aside = false;  // out of turns_ until a walk's next round
+    bool aside = false;  // out of turns_ until a walk's next turns
+    // The sequence that was tried last, in walk `walk`; and in the second parts of the walks of
+    // round `round`.
+    Place tried_last, resume_after;
+    uint64_t walk = 0, round = 0;
+    // Sequences that were placed while a late one waited, since a late one was placed. At
+    // kPassedMax the first late one is tried before all others, once in a walk: in `late_walk` it
+    // was.
+    int passed = 0;
+    uint64_t late_walk = 0;
   };
   // The order of turns: the tenant with the lowest counter first. Ties go by name.
   using Turn = std::pair<double, std::string>;
@@ -139,11 +169,20 @@ class AdmissionQueue {
   // Changes a line and keeps turns_ as it says.
   template <typename Change>
   void Alter(const std::string& tenant, Change change);
-  // The first sequence of the tenant's line after those that this walk has tried.
-  std::optional<Place> NextOf(const std::string& tenant, const Walk& walk) const;
+  PartEnd WalkPart(Owner& owner, Walk& walk);
+  // The first late sequence of the line, if it is to be tried before others in this walk.
+  std::optional<Place> LateTurn(const Line& line) const;
+  static void CountPassed(const Place& placed, Line& line);
+  // The first sequence of the line after those that had their turn.
+  std::optional<Place> NextOf(const Line& line, const Walk& walk) const;
+  // The sequence had its turn and stays.
+  void NoteTried(const std::string& tenant, const Place& place, const Walk& walk);
   void SetAside(const std::string& tenant, bool aside);
   // Tries one sequence; true: it was placed.
   bool Try(Serial serial, Owner& owner, Walk& walk);
+  // Keeps a node for the sequence, if it has waited for long and those before it that have one need
+  // more.
+  void KeepRoom(Serial serial, Owner& owner, Walk& walk);
 
   // Bound: --requests-max, because each has a request.
   std::map<std::string, Line> lines_;
@@ -153,6 +192,11 @@ class AdmissionQueue {
   uint64_t inserted_ = 0;
   // The counter that a tenant's line begins with: that of the tenant that had the last turn.
   double floor_ = 0;
+  // The walk and the round of walks that runs, or ran last.
+  uint64_t walk_ = 0, round_ = 1;
+  // For which the second parts of this round's walks kept nodes, in their order.
+  // Bound: kKeptMax (16).
+  std::vector<Serial> kept_before_;
 };
 
 }  // namespace tandem::router

@@ -1,7 +1,6 @@
 #include "router/core/request_table.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -34,7 +33,7 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   for (const Serial serial : serials) File(serial);
   PlaceQueued(now);
   if (IsQueued(serials.front()) && queued() > context_.options.queue_max) {
-    const int64_t seconds = RetrySeconds(now);
+    const int64_t seconds = RetrySeconds(queued(), now);
     DropGroup(group);
     return rpc::WithRetryAfter(
         absl::ResourceExhaustedError(absl::StrCat(
@@ -137,86 +136,6 @@ void RequestTable::FailWaiting(absl::FunctionRef<absl::Status(const RequestInput
   for (const auto& [group, why] : failing) FailGroup(*group, why);
 }
 
-class RequestTable::Placing final : public AdmissionQueue::Owner {
- public:
-  Placing(RequestTable& table, absl::Time now) : table_(table), now_(now) {}
-
-  int64_t TokensNeeded(Serial serial) override {
-    const Sequence& sequence = *table_.sequences_.at(serial);
-    const bool apart =
-        table_.BesideOf(*sequence.group).has_value() || sequence.machine->AvoidsNodes(now_);
-    return apart ? 0 : sequence.machine->tokens_to_place();
-  }
-  AdmissionQueue::Attempt TryToPlace(Serial serial) override {
-    const Sequence& sequence = *table_.sequences_.at(serial);
-    if (table_.ExceedsShare(serial, sequence)) {
-      sequence.machine->StayQueued(PlacementFailure::kTenantShare);
-      return {PlacementFailure::kTenantShare, sequence.machine->waited(now_)};
-    }
-    const auto failure = sequence.machine->Place(table_.BesideOf(*sequence.group), kept_, now_);
-    if (failure.has_value() && sequence.machine->late() && !sequence.group->late())
-      late_.push_back(serial);
-    return {failure, sequence.machine->waited(now_)};
-  }
-  void OnPlaced(Serial serial) override {
-    table_.sequences_.at(serial)->kept.reset();
-    table_.Settle(serial, now_);
-  }
-  void KeepRoomFor(Serial serial) override {
-    Sequence& sequence = *table_.sequences_.at(serial);
-    // The same node as in the last walk: its room grows, because nothing younger comes there.
-    const Node* node =
-        sequence.kept.has_value() ? table_.context_.fleet.Find(*sequence.kept) : nullptr;
-    const bool stays = node != nullptr && !node->draining &&
-                       std::find(kept_.begin(), kept_.end(), node->key) == kept_.end();
-    if (!stays) sequence.kept = sequence.machine->NodeToKeep(kept_, now_);
-    if (sequence.kept.has_value()) kept_.push_back(*sequence.kept);
-  }
-
-  const std::vector<Serial>& late() const { return late_; }
-
- private:
-  RequestTable& table_;
-  const absl::Time now_;
-  // Found late in this walk. Bound: AdmissionQueue::kTriedMax (256).
-  std::vector<Serial> late_;
-  // Bound: AdmissionQueue::kKeptMax (16).
-  std::vector<NodeKey> kept_;
-};
-
-void RequestTable::PlaceQueued(absl::Time now) {
-  Placing placing(*this, now);
-  const bool all = queue_.PlaceAll(placing);
-  for (const Serial serial : placing.late()) SetLate(serial);
-  walked_at_ = all ? std::optional(ChangesSoFar()) : std::nullopt;
-}
-
-void RequestTable::PlaceIfRoomGrew(absl::Time now) {
-  if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
-}
-
-int64_t RequestTable::RetrySeconds(absl::Time now) {
-  // Enough to tell long prompts from short ones.
-  constexpr size_t kSample = 64;
-  const auto mean_tokens = [&] {
-    const std::vector<int64_t> tokens = WaitingTokens(kSample);
-    const double sum = std::accumulate(tokens.begin(), tokens.end(), 0.0);
-    return sum / static_cast<double>(std::max<size_t>(1, tokens.size()));
-  };
-  return drain_.RetrySeconds(context_.fleet, queued(), mean_tokens, context_.options.queue_deadline,
-                             now);
-}
-
-std::vector<int64_t> RequestTable::WaitingTokens(size_t most) const {
-  std::vector<int64_t> tokens;
-  for (const auto& [serial, sequence] : sequences_) {
-    if (tokens.size() >= most) break;
-    const bool waits = sequence->machine->state() == SequenceMachine::State::kQueued;
-    if (waits && IsQueued(serial)) tokens.push_back(sequence->machine->tokens_to_place());
-  }
-  return tokens;
-}
-
 std::array<int64_t, 5> RequestTable::sequences_by_state() const {
   std::array<int64_t, 5> counts = {};
   for (const auto& [serial, sequence] : sequences_) {
@@ -310,7 +229,7 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
     group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
   group.CountGenerated(static_cast<int64_t>(outcome.tokens.size()));
   queue_.Charge(group.share().tenant, group.computed_tokens() - computed_before);
-  if (!outcome.failure.ok()) return FailGroup(group, outcome.failure);
+  if (!outcome.failure.ok()) return FailGroup(group, WithHint(outcome.failure, now));
   if (outcome.done.has_value())
     outcome.done->decode_leg = {serial, machine.legs().decode().attempt()};
   Emit(group, outcome, machine.input().sequence_index);

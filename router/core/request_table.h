@@ -70,9 +70,9 @@ class RequestTable {
   void FailWaiting(absl::FunctionRef<absl::Status(const RequestInput&)> check);
   // Places queued sequences for which there may be room now.
   void PlaceQueued(absl::Time now);
-  // The same after a message of a node, most of which make no room: does nothing if the last walk
-  // tried all, and since then no node has come to have more room and no sequence was queued. What
-  // time alone changes waits for the next tick.
+  // The same after a message of a node, most of which make no room: does nothing if the last round
+  // of walks tried all, and since then no node has come to have more room and no sequence was
+  // queued. What time alone changes waits for the next tick.
   void PlaceIfRoomGrew(absl::Time now);
 
   bool Contains(const RequestId& id) const { return groups_.contains(id.value()); }
@@ -87,6 +87,9 @@ class RequestTable {
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   // The tokens that queued sequences need room for, of `most` at most, the oldest first.
   std::vector<int64_t> WaitingTokens(size_t most) const;
+  // Seconds after which `sequences` of those here are predicted to have been taken by nodes: when a
+  // client that is refused should ask again.
+  int64_t RetrySeconds(int64_t sequences, absl::Time now);
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
   // How many sequences are in each SequenceMachine::State, kDone left out.
   std::array<int64_t, 5> sequences_by_state() const;
@@ -143,14 +146,14 @@ class RequestTable {
   // The decode node that a sequence should share with its group.
   std::optional<NodeKey> BesideOf(const SequenceGroup& group) const;
   void FailGroup(SequenceGroup& group, const absl::Status& why);
+  // With the seconds after which to ask again, if time heals it.
+  absl::Status WithHint(const absl::Status& why, absl::Time now);
   // Forgets the request. REQUIRES: the legs of its sequences have ended.
   void DropGroup(SequenceGroup& group);
   // The sequence is to be looked at when its machine's deadline has come.
   void SetDeadline(Serial serial, Sequence& sequence);
   // Forgets the sequence.
   void Remove(Serial serial);
-  // When a client that the full queue refuses should ask again.
-  int64_t RetrySeconds(absl::Time now);
   std::pair<uint64_t, uint64_t> ChangesSoFar() const {
     return {context_.fleet.order().room_grown(), queue_.inserted()};
   }
@@ -168,7 +171,9 @@ class RequestTable {
   TenantBlocks tenant_blocks_;
   AdmissionQueue queue_;
   QueueDrain drain_;
-  // Of the fleet and of queue_, at the end of the last walk that tried all; nullopt after others.
+  // ChangesSoFar after the first walk of the round of walks that runs; nullopt between rounds.
+  std::optional<std::pair<uint64_t, uint64_t>> round_began_at_;
+  // The same of the last round, which tried all; nullopt while a round runs.
   std::optional<std::pair<uint64_t, uint64_t>> walked_at_;
   DeadlineQueue deadlines_;
   // Bound: the sequences of one message, cleared after it.

@@ -1,12 +1,14 @@
 #include "router/core/router_core.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/cost_convert.h"
+#include "common/rpc/retry_after.h"
 #include "common/rpc/shutdown_text.h"
 #include "common/telemetry/log.h"
 #include "router/fleet/registration.h"
@@ -56,14 +58,6 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
         input.stop->max_tokens, ", expected an id and at least 1 of each"));
   if (table_.Contains(input.id))
     return absl::AlreadyExistsError(absl::StrCat("request ", id, " is running"));
-  if (table_.sequences() + input.sequences_at_once() > options_.requests_max)
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "this router runs ", table_.sequences(), " sequences; ", input.sequences_at_once(),
-        " more would exceed its limit of ", options_.requests_max));
-  if (table_.held_bytes() + input.HeldBytesMax() > options_.request_bytes_max)
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "this router's requests may hold up to ", table_.held_bytes(), " bytes; ",
-        input.HeldBytesMax(), " more would exceed its limit of ", options_.request_bytes_max));
   const auto prompt = static_cast<int64_t>(input.prompt->size());
   if (input.sequences < 1 || input.sequences > kSequencesMax)
     return absl::InvalidArgumentError(absl::StrCat("request ", id, ": ", input.sequences,
@@ -81,6 +75,29 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
     return absl::InvalidArgumentError(
         absl::StrCat("prompt: ", prompt, " tokens, expected fewer: ", input.share.tenant,
                      "'s share of the KV blocks holds ", static_cast<int64_t>(share), " tokens"));
+  return absl::OkStatus();
+}
+
+absl::Status RouterCore::CheckRoom(const RequestInput& input, absl::Time now) {
+  const int64_t sequences = table_.sequences();
+  const int64_t too_many = sequences + input.sequences_at_once() - options_.requests_max;
+  if (too_many > 0)
+    return rpc::WithRetryAfter(
+        absl::ResourceExhaustedError(
+            absl::StrCat("this router runs ", sequences, " sequences; ", input.sequences_at_once(),
+                         " more would exceed its limit of ", options_.requests_max)),
+        table_.RetrySeconds(too_many, now));
+  const int64_t bytes = table_.held_bytes();
+  const int64_t too_many_bytes = bytes + input.HeldBytesMax() - options_.request_bytes_max;
+  if (too_many_bytes > 0) {
+    const double share = static_cast<double>(too_many_bytes) / static_cast<double>(bytes + 1);
+    const auto ending = static_cast<int64_t>(std::ceil(share * static_cast<double>(sequences)));
+    return rpc::WithRetryAfter(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "this router's requests may hold up to ", bytes, " bytes; ", input.HeldBytesMax(),
+            " more would exceed its limit of ", options_.request_bytes_max)),
+        table_.RetrySeconds(std::clamp<int64_t>(ending, 1, sequences + 1), now));
+  }
   return absl::OkStatus();
 }
 
@@ -114,6 +131,7 @@ int64_t RouterCore::context_tokens() const {
 absl::Status RouterCore::Submit(RequestInput input, absl::Time now) {
   NoteTime(now);
   RETURN_IF_ERROR(CheckAdmission(input, now));
+  RETURN_IF_ERROR(CheckRoom(input, now));
   input.arrived = now;
   return table_.Submit(std::move(input), now);
 }

@@ -111,6 +111,9 @@ class RouterCore {
 
  private:
   absl::Status CheckAdmission(const RequestInput& input, absl::Time now) const;
+  // Whether the table has room for the request. kResourceExhausted, with the seconds after which to
+  // ask again.
+  absl::Status CheckRoom(const RequestInput& input, absl::Time now);
   // While nodes that lend join and leave, what they can borrow of each other changes: requests that
   // do not fit wait until nothing has changed for 10 s.
   bool NodesSettled(absl::Time now) const;

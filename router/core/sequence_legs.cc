@@ -30,6 +30,7 @@ std::optional<PlacementFailure> SequenceLegs::FindPlace(const PlaceWish& wish, a
   PlacementRequest request = MakePlacementRequest(now);
   request.kept = &wish.kept;
   request.first_token_within = wish.first_token_within;
+  held_blocks_.reset();
   if (wish.beside.has_value() && context_.placement.PlaceBeside(request, *wish.beside, placement))
     return std::nullopt;
   return context_.placement.Place(request, placement);
@@ -39,6 +40,19 @@ std::optional<NodeKey> SequenceLegs::NodeToKeep(const std::vector<NodeKey>& kept
   PlacementRequest request = MakePlacementRequest(now);
   request.kept = &kept;
   return context_.placement.NodeToKeep(request);
+}
+
+int64_t SequenceLegs::HeldTokens() {
+  const std::vector<kv::BlockHash>& hashes =
+      prompt_.Hashes(context_.fleet, context_.model, input_.cache_salt, context_.hasher);
+  const bool grew =
+      !held_blocks_.has_value() ||
+      (*held_blocks_ < hashes.size() && context_.index.HeldBy(kDecodeNodes, hashes[*held_blocks_]));
+  if (grew) {
+    const auto holders = context_.index.DeepestHolders(hashes, 1, 0)[kDecodeNodes];
+    held_blocks_ = holders.empty() ? 0 : static_cast<size_t>(holders.front().blocks);
+  }
+  return static_cast<int64_t>(*held_blocks_) * context_.fleet.block_tokens();
 }
 
 void SequenceLegs::Start(const Placement& placement, bool wants_scores) {

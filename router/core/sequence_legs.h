@@ -51,6 +51,9 @@ class SequenceLegs {
                                             Placement& placement);
   // As PairPlacement's, for this sequence.
   std::optional<NodeKey> NodeToKeep(const std::vector<NodeKey>& kept, absl::Time now);
+  // Tokens of the prompt, from its start, that a decode node holds at most, as the index says.
+  // Cheap if that has not grown since the last call; what has shrunk is seen by FindPlace.
+  int64_t HeldTokens();
   // Whether new placements avoid some node now.
   bool AvoidsNodes(absl::Time now) const { return failed_.any(now); }
   // Starts the decode leg and plans the prefill leg. A node that retained the sequence's KV becomes
@@ -108,6 +111,7 @@ class SequenceLegs {
   PrefillLeg prefill_;
   std::optional<Retained> retained_;
   FailedNodes failed_;
+  std::optional<size_t> held_blocks_;  // see HeldTokens
   // A prefill node was told to lend the prompt's beginning. It is tried once: if that fails, the
   // decode node computes the prompt piece by piece.
   bool was_split_ = false;

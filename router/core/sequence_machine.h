@@ -16,6 +16,7 @@
 // figure that a leg adds to a node in the fleet is taken back exactly once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,6 +70,8 @@ class SequenceMachine {
     return legs_.prompt().size() + static_cast<int64_t>(answer_.delivered().size()) -
            legs_.prompt().delivered() + 1;
   }
+  // The same without the tokens that a decode node holds already.
+  int64_t tokens_to_store() { return std::max<int64_t>(1, tokens_to_place() - legs_.HeldTokens()); }
   // A held sequence waits for its leader. It is not placed, and its queue deadline does not run.
   // REQUIRES: kQueued.
   void Hold() { held_ = true; }

@@ -1,6 +1,10 @@
 #include "router/front_end/load_shedder.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
+#include "common/rpc/retry_after.h"
 
 namespace tandem::router {
 namespace {
@@ -36,9 +40,14 @@ absl::Status LoadShedder::Admit(FrontEndKind front_end, absl::Duration waited, a
 absl::Status LoadShedder::Refusal(absl::Duration wait, absl::Duration longest) {
   ++refused_;
   metrics_.OnRefused();
-  return absl::UnavailableError(absl::StrCat(
-      "this router is overloaded: a request would wait ", Milliseconds(wait), ", and the limit is ",
-      Milliseconds(longest), "; try again later or ask another router"));
+  // What waits now has then been taken.
+  const int64_t seconds = std::clamp<int64_t>(
+      static_cast<int64_t>(std::ceil(absl::ToDoubleSeconds(wait))), 1, kRetrySecondsMax);
+  return rpc::WithRetryAfter(
+      absl::UnavailableError(absl::StrCat(
+          "this router is overloaded: a request would wait ", Milliseconds(wait),
+          ", and the limit is ", Milliseconds(longest), "; try again later or ask another router")),
+      seconds);
 }
 
 LoadShedder::Place LoadShedder::Enter(FrontEndKind front_end, absl::Time now) {

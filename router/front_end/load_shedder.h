@@ -46,10 +46,13 @@ class LoadShedder {
   // `metrics` outlives the shedder.
   LoadShedder(const Options& options, RequestMetrics& metrics);
 
-  // Whether a request that has waited for `waited` may go on. kUnavailable, with the wait and its
-  // limit, if not. `resumes`: whether the client has the beginning of the answer already; called
-  // only for a request that would be refused. The limit for such a request is kResumingFactor times
-  // as long.
+  // The longest time after which a refused client is told to ask again.
+  static constexpr int64_t kRetrySecondsMax = 60;
+
+  // Whether a request that has waited for `waited` may go on. kUnavailable, with the wait, its
+  // limit and the seconds after which to ask again (rpc::kRetryAfterPayload), if not. `resumes`:
+  // whether the client has the beginning of the answer already; called only for a request that
+  // would be refused. The limit for such a request is kResumingFactor times as long.
   absl::Status Admit(FrontEndKind front_end, absl::Duration waited, absl::Time now,
                      absl::FunctionRef<bool()> resumes);
 

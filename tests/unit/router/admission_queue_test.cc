@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "common/telemetry/log.h"
@@ -43,15 +44,18 @@ class Room : public AdmissionQueue::Owner {
   }
   AdmissionQueue::Attempt TryToPlace(Serial serial) override {
     ++tried;
-    if (needs.at(serial) > room) return {PlacementFailure::kNoRoom, waited};
+    if (needs.at(serial) > room) return {PlacementFailure::kNoRoom, tells_room ? room : kUnknown};
     room -= needs.at(serial);
     return {};
   }
   void OnPlaced(Serial serial) override { placed.push_back(serial); }
+  absl::Duration Waited(Serial) override { return waited; }
   void KeepRoomFor(Serial serial) override { kept.push_back(serial); }
 
+  static constexpr int64_t kUnknown = AdmissionQueue::kAnyRoom;
   std::map<Serial, int64_t> needs;
   int64_t room = 0;
+  bool tells_room = true;
   absl::Duration waited;
   int looked = 0, tried = 0;
   std::vector<Serial> placed, kept;
@@ -71,9 +75,104 @@ TEST(AdmissionQueue, BlocksOnlyThoseThatNeedAsMuch) {
   EXPECT_EQ(queue.inserted(), needs.size());
   EXPECT_TRUE(queue.PlaceAll(room)) << "another walk would find no more";
   EXPECT_EQ(room.placed, (std::vector<Serial>{4, 6}));
-  EXPECT_EQ(room.tried, 5) << "those of 500 and 600 behind one of 500 are not tried";
+  EXPECT_EQ(room.tried, 4) << "500, 40, 50 and 90; the others need more than 100";
   EXPECT_EQ(room.kept, (std::vector<Serial>{1, 5, 7}));
   EXPECT_EQ(queue.size(), 5u);
+}
+
+// Fills a queue of one tenant in the order of `needs`; serials begin with 1.
+void Fill(AdmissionQueue& queue, Room& room, const std::vector<int64_t>& needs) {
+  queue.Join("", 1);
+  for (const int64_t need : needs) {
+    const Serial serial = room.needs.size() + 1;
+    room.needs[serial] = need;
+    queue.Insert("", {kNow, serial});
+  }
+}
+
+// Walks until a walk says that another would find no more; fails after `most` walks.
+int WalkAll(AdmissionQueue& queue, Room& room, int most) {
+  for (int walks = 1; walks <= most; ++walks)
+    if (queue.PlaceAll(room)) return walks;
+  ADD_FAILURE() << "not done after " << most << " walks";
+  return most;
+}
+
+TEST(AdmissionQueue, EightOfFallingSizeHoldUpNoNinth) {
+  AdmissionQueue queue;
+  Room room;
+  room.room = 100;
+  Fill(queue, room, {900, 800, 700, 600, 500, 400, 300, 200, 100});
+  EXPECT_TRUE(queue.PlaceAll(room));
+  EXPECT_EQ(room.placed, std::vector<Serial>{9});
+  EXPECT_EQ(room.tried, 2);
+}
+
+// Where an attempt does not tell the room that there is, walks go on where the last one stopped.
+TEST(AdmissionQueue, WalksReachAllThoughTheyDoNotKnowTheRoom) {
+  AdmissionQueue queue;
+  Room room;
+  room.room = 100;
+  room.tells_room = false;
+  std::vector<int64_t> needs;
+  for (int64_t i = 0; i < 200; ++i) needs.push_back(1000 - i);
+  needs.push_back(100);
+  Fill(queue, room, needs);
+  const int walks = WalkAll(queue, room, 30);
+  EXPECT_EQ(room.placed, std::vector<Serial>{201});
+  EXPECT_LE(room.tried, 2 * AdmissionQueue::kFailedMax * walks + 1);
+  // The next round begins again: new room goes to the first.
+  room.placed.clear();
+  room.room = 1000;
+  queue.PlaceAll(room);
+  EXPECT_EQ(room.placed, std::vector<Serial>{1});
+}
+
+// New room goes to those that come first, though a round has passed them.
+TEST(AdmissionQueue, EachWalkOffersRoomToTheFirst) {
+  AdmissionQueue queue;
+  Room room;
+  room.tells_room = false;
+  Fill(queue, room, std::vector<int64_t>(100, 10));
+  EXPECT_FALSE(queue.PlaceAll(room));
+  EXPECT_FALSE(queue.PlaceAll(room));
+  room.room = 20;
+  queue.PlaceAll(room);
+  EXPECT_EQ(room.placed, (std::vector<Serial>{1, 2}));
+}
+
+// A walk that goes on behind sequences with kept nodes keeps these nodes.
+TEST(AdmissionQueue, RoomIsKeptForThoseThatAWalkSkips) {
+  AdmissionQueue queue;
+  Room room;
+  room.tells_room = false;
+  room.waited = absl::Seconds(30);
+  std::vector<int64_t> needs;
+  for (int64_t i = 0; i < 100; ++i) needs.push_back(1000 - i);
+  Fill(queue, room, needs);
+  std::vector<Serial> first(16);
+  std::iota(first.begin(), first.end(), 1);
+  for (int walk = 0; walk < 3; ++walk) {
+    room.kept.clear();
+    EXPECT_FALSE(queue.PlaceAll(room));
+    EXPECT_EQ(room.kept, first) << walk;
+  }
+  queue.Erase("", {kNow, 12});  // it has ended
+  room.kept.clear();
+  EXPECT_FALSE(queue.PlaceAll(room));
+  EXPECT_EQ(std::count(room.kept.begin(), room.kept.end(), 12), 0);
+  EXPECT_EQ(room.kept.size(), 16u);
+}
+
+TEST(AdmissionQueue, ElevenHundredWithoutRoomHoldUpNoOther) {
+  AdmissionQueue queue;
+  Room room;
+  room.room = 100;
+  std::vector<int64_t> needs(1100, 500);
+  needs.push_back(100);
+  Fill(queue, room, needs);
+  WalkAll(queue, room, 3);
+  EXPECT_EQ(room.placed, std::vector<Serial>{1101});
 }
 
 TEST(AdmissionQueue, BusyPrefillNodesKeepNoRoom) {
@@ -82,7 +181,7 @@ TEST(AdmissionQueue, BusyPrefillNodesKeepNoRoom) {
     AdmissionQueue::Attempt TryToPlace(Serial serial) override {
       if (needs.at(serial) <= 50) return Room::TryToPlace(serial);  // a decode node computes it
       ++tried;
-      return {PlacementFailure::kPrefillBusy, absl::Seconds(30)};
+      return {PlacementFailure::kPrefillBusy};
     }
   } busy;
   busy.room = 1 << 20;
@@ -92,9 +191,10 @@ TEST(AdmissionQueue, BusyPrefillNodesKeepNoRoom) {
     busy.needs[serial] = serial == 4 ? 50 : 500;
     queue.Insert("", {kNow, serial});
   }
-  EXPECT_TRUE(queue.PlaceAll(busy));
+  busy.waited = absl::Seconds(30);
+  EXPECT_FALSE(queue.PlaceAll(busy));
   EXPECT_EQ(busy.placed, std::vector<Serial>{4}) << "it passes those that wait";
-  EXPECT_EQ(busy.tried, AdmissionQueue::kFailedMax + 1);
+  EXPECT_EQ(busy.tried, 2 * AdmissionQueue::kFailedMax + 1);
   EXPECT_TRUE(busy.kept.empty());
 }
 
@@ -110,13 +210,62 @@ TEST(AdmissionQueue, AWalkIsBounded) {
     room.needs[serial] = 10000 - static_cast<int64_t>(serial) - random() % 3;
     queue.Insert("", {kNow, serial});
   }
+  room.tells_room = false;  // every one is tried
   queue.PlaceAll(room);
-  EXPECT_LE(room.tried, AdmissionQueue::kFailedMax);
-  EXPECT_LE(room.looked, AdmissionQueue::kVisitedMax);
+  EXPECT_EQ(room.tried, 2 * AdmissionQueue::kFailedMax);
   EXPECT_LE(room.kept.size(), static_cast<size_t>(AdmissionQueue::kKeptMax));
+  room.tells_room = true;
+  room.looked = room.tried = 0;
+  queue.PlaceAll(room);
+  EXPECT_EQ(room.tried, 1);
+  // Each is looked at once, and once more for a room to be kept.
+  EXPECT_LE(room.looked, 4 * AdmissionQueue::kVisitedMax + AdmissionQueue::kKeptMax);
   room.room = 1 << 30;
   EXPECT_FALSE(queue.PlaceAll(room)) << "another walk would place more";
   EXPECT_EQ(room.placed.size(), static_cast<size_t>(AdmissionQueue::kTriedMax));
+}
+
+// More come in time than there is room for, without an end. Late ones get every sixteenth place, in
+// the order in which they came.
+TEST(AdmissionQueue, LateOnesDoNotStarveBehindThoseInTime) {
+  AdmissionQueue queue;
+  Room room;
+  queue.Join("", 1);
+  const auto wait = [&](Serial serial, bool late) {
+    room.needs[serial] = 10;
+    queue.Insert("", {kNow, serial, late});
+  };
+  for (Serial serial = 1; serial <= 20; ++serial) wait(serial, true);
+  Serial next = 100;
+  wait(next++, false);
+  for (int i = 0; i < 160; ++i) {
+    wait(next++, false);
+    room.room = 10;
+    queue.PlaceAll(room);
+  }
+  std::vector<Serial> late;
+  for (size_t i = 0; i < room.placed.size(); ++i) {
+    if (room.placed[i] < 100) late.push_back(room.placed[i]);
+    EXPECT_EQ(room.placed[i] < 100, i % (AdmissionQueue::kPassedMax + 1) == 15) << i;
+  }
+  EXPECT_EQ(late, (std::vector<Serial>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+}
+
+// A late one's turn that finds no room holds up nobody.
+TEST(AdmissionQueue, ALateOnesTurnHoldsUpNobody) {
+  AdmissionQueue queue;
+  Room room;
+  queue.Join("", 1);
+  for (Serial serial = 1; serial <= 40; ++serial) {
+    room.needs[serial] = serial == 1 ? 1000 : 10;
+    queue.Insert("", {kNow, serial, serial == 1});
+  }
+  room.room = 390;
+  EXPECT_TRUE(queue.PlaceAll(room));
+  EXPECT_EQ(room.placed.size(), 39u);
+  room.room = 1000;
+  EXPECT_TRUE(queue.PlaceAll(room));
+  EXPECT_EQ(room.placed.back(), 1u);
 }
 
 // Sequences of tenants, each of which costs its tenant tokens when it is placed. Serials are
@@ -140,7 +289,7 @@ class Tenants : public AdmissionQueue::Owner {
   int64_t TokensNeeded(Serial) override { return 1; }
   AdmissionQueue::Attempt TryToPlace(Serial) override {
     if (places > 0) return {};
-    return {PlacementFailure::kNoRoom, absl::ZeroDuration()};
+    return {PlacementFailure::kNoRoom};
   }
   void OnPlaced(Serial serial) override {
     --places;
@@ -148,6 +297,7 @@ class Tenants : public AdmissionQueue::Owner {
     got[serial / 1000] += static_cast<double>(CostOf(serial)) / weights_.at(serial / 1000);
     queue.Charge(NameOf(serial), CostOf(serial));
   }
+  absl::Duration Waited(Serial) override { return absl::ZeroDuration(); }
   void KeepRoomFor(Serial) override {}
 
   AdmissionQueue queue;
@@ -206,13 +356,14 @@ TEST(AdmissionQueue, WhoComesBackBeginsWhereTheOthersAre) {
   EXPECT_LE(of_first, 53);
 }
 
-// Eight sequences without room end a walk. A tenant with many such leaves the walk to others.
+// Eight sequences without room end a walk's part. A tenant with many such leaves turns to others.
 TEST(AdmissionQueue, ATenantWithoutRoomLeavesTurnsToOthers) {
   AdmissionQueue queue;
   Room room;
   queue.Join("large", 1);
   queue.Join("small", 1);
   room.room = 50;
+  room.tells_room = false;
   for (Serial serial = 1; serial <= 20; ++serial) {
     room.needs[serial] = 1000 - static_cast<int64_t>(serial);
     queue.Insert("large", {kNow, serial});
@@ -223,7 +374,7 @@ TEST(AdmissionQueue, ATenantWithoutRoomLeavesTurnsToOthers) {
   }
   queue.PlaceAll(room);
   EXPECT_EQ(room.placed, (std::vector<Serial>{101, 102, 103}));
-  EXPECT_EQ(room.tried, AdmissionQueue::kFailedMax + 3);
+  EXPECT_EQ(room.tried, 2 * AdmissionQueue::kFailedMax + 3);
 }
 
 class QueueOfCoreTest : public ::testing::Test {

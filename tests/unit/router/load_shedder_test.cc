@@ -10,6 +10,8 @@
 #include <deque>
 #include <random>
 
+#include "common/rpc/retry_after.h"
+
 namespace tandem::router {
 namespace {
 
@@ -46,11 +48,18 @@ TEST_F(LoadShedderTest, RefusesWhatHasWaitedForLongAndCounts) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("overloaded"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("234 ms"));
+  const auto retry_after = [](const absl::Status& status) {
+    return status.GetPayload(rpc::kRetryAfterPayload).value_or(absl::Cord("none"));
+  };
+  EXPECT_EQ(retry_after(refused), "1");
+  EXPECT_EQ(retry_after(shedder.Admit(FrontEndKind::kHttp, absl::Milliseconds(6100), now_, Never)),
+            "7");
+  EXPECT_EQ(retry_after(shedder.Admit(FrontEndKind::kHttp, absl::Hours(1), now_, Never)), "60");
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kGrpc, absl::Seconds(9), now_, Never).ok());
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, 2 * kDelay, now_, Never).ok());
-  EXPECT_EQ(shedder.refused(), 1);
+  EXPECT_EQ(shedder.refused(), 3);
   EXPECT_THAT(metrics_.Text({}, {}),
-              HasSubstr("tandem_requests_refused_total{model_name=\"m\",reason=\"overload\"} 1\n"));
+              HasSubstr("tandem_requests_refused_total{model_name=\"m\",reason=\"overload\"} 3\n"));
   // One that has not waited ends it.
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::ZeroDuration(), now_, Never).ok());
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::Milliseconds(234), now_, Never).ok());

@@ -1,8 +1,10 @@
-// Goal: a client that a full queue refuses is told to ask again when the queue is predicted to have
-// drained: by hand for fleets of known costs, within bounds, and no matter what nodes say.
+// Goal: a client that is refused because there is too much is told to ask again when nodes are
+// predicted to have taken it: by hand for fleets of known costs, within bounds, and no matter what
+// nodes say.
 #include "router/core/queue_drain.h"
 
 #include <limits>
+#include <memory>
 #include <string>
 
 #include "common/rpc/cost_convert.h"
@@ -106,22 +108,75 @@ TEST_F(QueueDrainTest, StaysWithinBoundsWhateverNodesSay) {
   }
 }
 
-TEST(QueueDrain, ARefusalCarriesTheSeconds) {
+std::string RetryAfter(const absl::Status& status) {
+  return std::string(status.GetPayload(rpc::kRetryAfterPayload).value_or(absl::Cord("none")));
+}
+
+// A decode node that runs one sequence at a time: 256 steps of 2 ms and a prompt of 200 ms each.
+class RefusalHints : public ::testing::Test {
+ protected:
+  void Start(const RouterOptions& options) {
+    h_ = std::make_unique<CoreHarness>(options);
+    v1::Registration registration = TestRegistration("d0", v1::NODE_ROLE_DECODE);
+    registration.set_max_sequences(1);
+    ASSERT_OK(h_->Join(1, registration));
+    v1::NodeMessage message;
+    *message.mutable_step_cost() = rpc::ToWire(Profile());
+    h_->SayMessage(1, message);
+  }
+  std::unique_ptr<CoreHarness> h_;
+};
+
+TEST_F(RefusalHints, AFullQueue) {
   RouterOptions options;
   options.queue_max = 60;
-  CoreHarness h(options);
-  v1::Registration registration = TestRegistration("d0", v1::NODE_ROLE_DECODE);
-  registration.set_max_sequences(1);
-  ASSERT_OK(h.Join(1, registration));
-  v1::NodeMessage message;
-  *message.mutable_step_cost() = rpc::ToWire(Profile());
-  h.SayMessage(1, message);
-  for (int i = 0; i <= 60; ++i) ASSERT_OK(h.Submit(absl::StrCat("r", i)));
-  const absl::Status refused = h.Submit("too many");
+  Start(options);
+  for (int i = 0; i <= 60; ++i) ASSERT_OK(h_->Submit(absl::StrCat("r", i)));
+  const absl::Status refused = h_->Submit("too many");
   EXPECT_THAT(refused, testing::StatusIs(absl::StatusCode::kResourceExhausted,
                                          ::testing::HasSubstr("60 sequences wait")));
-  // 61 sequences, each with 256 steps of 2 ms and a prompt of 200 ms.
-  EXPECT_EQ(refused.GetPayload(rpc::kRetryAfterPayload).value_or(absl::Cord("none")), "44");
+  EXPECT_EQ(RetryAfter(refused), "44") << "61 sequences";
+}
+
+TEST_F(RefusalHints, TooManyRequests) {
+  RouterOptions options;
+  options.requests_max = 20;
+  Start(options);
+  for (int i = 0; i < 20; ++i) ASSERT_OK(h_->Submit(absl::StrCat("r", i)));
+  RequestInput input = CoreHarness::Input("too many", 100, 10);
+  input.sequences = 9;
+  const absl::Status refused = h_->Submit(std::move(input));
+  EXPECT_THAT(refused, testing::StatusIs(absl::StatusCode::kResourceExhausted,
+                                         ::testing::HasSubstr("runs 20 sequences; 9 more")));
+  EXPECT_EQ(RetryAfter(refused), "7") << "9 sequences";
+}
+
+TEST_F(RefusalHints, TooManyBytes) {
+  RouterOptions options;
+  options.request_bytes_max = 20 * CoreHarness::Input("r", 100, 10).HeldBytesMax();
+  Start(options);
+  for (int i = 0; i < 20; ++i) ASSERT_OK(h_->Submit(absl::StrCat("r", i)));
+  RequestInput input = CoreHarness::Input("too many", 100, 10);
+  input.sequences = 9;  // less than 9 times the bytes: they share a prompt
+  const absl::Status refused = h_->Submit(std::move(input));
+  EXPECT_THAT(refused, testing::StatusIs(absl::StatusCode::kResourceExhausted,
+                                         ::testing::HasSubstr("would exceed its limit")));
+  EXPECT_EQ(RetryAfter(refused), "7");
+}
+
+TEST_F(RefusalHints, TheQueuesDeadline) {
+  RouterOptions options;
+  options.queue_deadline = absl::Seconds(10);
+  Start(options);
+  for (int i = 0; i < 6; ++i) ASSERT_OK(h_->Submit(absl::StrCat("r", i)));
+  for (int i = 0; i < 6; ++i) {
+    h_->SayMessage(1, v1::NodeMessage());
+    h_->Advance(absl::Seconds(2));
+  }
+  const absl::Status refused = h_->client("r1").failure;
+  EXPECT_THAT(refused, testing::StatusIs(absl::StatusCode::kResourceExhausted,
+                                         ::testing::HasSubstr("no decode node had room")));
+  EXPECT_EQ(RetryAfter(refused), "4") << "5 sequences";
 }
 
 }  // namespace

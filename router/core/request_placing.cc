@@ -1,0 +1,117 @@
+// The part of RequestTable (router/core/request_table.h) that places what waits in the admission
+// queue, and predicts when it will have drained.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "common/rpc/retry_after.h"
+#include "router/core/request_table.h"
+
+namespace tandem::router {
+
+class RequestTable::Placing final : public AdmissionQueue::Owner {
+ public:
+  Placing(RequestTable& table, absl::Time now) : table_(table), now_(now) {}
+
+  int64_t TokensNeeded(Serial serial) override {
+    const Sequence& sequence = *table_.sequences_.at(serial);
+    const bool apart =
+        table_.BesideOf(*sequence.group).has_value() || sequence.machine->AvoidsNodes(now_);
+    return apart ? 0 : sequence.machine->tokens_to_store();
+  }
+  AdmissionQueue::Attempt TryToPlace(Serial serial) override {
+    const Sequence& sequence = *table_.sequences_.at(serial);
+    if (table_.ExceedsShare(serial, sequence)) {
+      sequence.machine->StayQueued(PlacementFailure::kTenantShare);
+      return {PlacementFailure::kTenantShare};
+    }
+    const auto failure = sequence.machine->Place(table_.BesideOf(*sequence.group), kept_, now_);
+    if (failure.has_value() && sequence.machine->late() && !sequence.group->late())
+      late_.push_back(serial);
+    return {failure, failure == PlacementFailure::kNoRoom ? Room() : AdmissionQueue::kAnyRoom};
+  }
+  absl::Duration Waited(Serial serial) override {
+    return table_.sequences_.at(serial)->machine->waited(now_);
+  }
+  void OnPlaced(Serial serial) override {
+    table_.sequences_.at(serial)->kept.reset();
+    table_.Settle(serial, now_);
+  }
+  void KeepRoomFor(Serial serial) override {
+    Sequence& sequence = *table_.sequences_.at(serial);
+    // The same node as in the last walk: its room grows, because nothing younger comes there.
+    const Node* node =
+        sequence.kept.has_value() ? table_.context_.fleet.Find(*sequence.kept) : nullptr;
+    const bool stays = node != nullptr && !node->draining &&
+                       std::find(kept_.begin(), kept_.end(), node->key) == kept_.end();
+    if (!stays) sequence.kept = sequence.machine->NodeToKeep(kept_, now_);
+    if (sequence.kept.has_value()) kept_.push_back(*sequence.kept);
+  }
+
+  const std::vector<Serial>& late() const { return late_; }
+
+ private:
+  // The most tokens that a node has room for, apart from those that are kept.
+  int64_t Room() const {
+    const Fleet& fleet = table_.context_.fleet;
+    // With what others lend, a long prompt may begin in less room than a short one.
+    if (fleet.lends()) return AdmissionQueue::kAnyRoom;
+    int64_t room = 0;
+    fleet.order().VisitByRoom([&](const Node& node) {
+      if (std::find(kept_.begin(), kept_.end(), node.key) != kept_.end()) return true;
+      room = std::max<int64_t>(0, node.blocks_available() * node.block_tokens);
+      return false;
+    });
+    return room;
+  }
+
+  RequestTable& table_;
+  const absl::Time now_;
+  // Found late in this walk. Bound: AdmissionQueue::kTriedMax (256).
+  std::vector<Serial> late_;
+  // Bound: AdmissionQueue::kKeptMax (16).
+  std::vector<NodeKey> kept_;
+};
+
+void RequestTable::PlaceQueued(absl::Time now) {
+  Placing placing(*this, now);
+  const bool all = queue_.PlaceAll(placing);
+  for (const Serial serial : placing.late()) SetLate(serial);
+  // What changed after the round's first walk concerns sequences that it tried.
+  if (!round_began_at_.has_value()) round_began_at_ = ChangesSoFar();
+  walked_at_ = all ? std::exchange(round_began_at_, std::nullopt) : std::nullopt;
+}
+
+void RequestTable::PlaceIfRoomGrew(absl::Time now) {
+  if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
+}
+
+int64_t RequestTable::RetrySeconds(int64_t sequences, absl::Time now) {
+  // Enough to tell long prompts from short ones.
+  constexpr size_t kSample = 64;
+  const auto mean_tokens = [&] {
+    const std::vector<int64_t> tokens = WaitingTokens(kSample);
+    const double sum = std::accumulate(tokens.begin(), tokens.end(), 0.0);
+    return sum / static_cast<double>(std::max<size_t>(1, tokens.size()));
+  };
+  return drain_.RetrySeconds(context_.fleet, sequences, mean_tokens,
+                             context_.options.queue_deadline, now);
+}
+
+absl::Status RequestTable::WithHint(const absl::Status& why, absl::Time now) {
+  if (!absl::IsResourceExhausted(why) || why.GetPayload(rpc::kRetryAfterPayload).has_value())
+    return why;
+  return rpc::WithRetryAfter(why, RetrySeconds(queued(), now));
+}
+
+std::vector<int64_t> RequestTable::WaitingTokens(size_t most) const {
+  std::vector<int64_t> tokens;
+  for (const auto& [serial, sequence] : sequences_) {
+    if (tokens.size() >= most) break;
+    const bool waits = sequence->machine->state() == SequenceMachine::State::kQueued;
+    if (waits && IsQueued(serial)) tokens.push_back(sequence->machine->tokens_to_place());
+  }
+  return tokens;
+}
+
+}  // namespace tandem::router
