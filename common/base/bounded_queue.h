@@ -98,10 +98,9 @@ class BoundedQueue {
     // A wait of zero would let the thread sleep for the 50 us by which the kernel may be late with
     // any timer.
     if (timeout <= absl::ZeroDuration() || HasItemOrClosed()) return;
-    const SteadyCondVar::TimePoint deadline = SteadyCondVar::After(timeout);
     ++waiting_;
-    while (!HasItemOrClosed() && arrived_.WaitUntil(&mutex_, deadline)) {
-    }
+    arrived_.WaitFor(&mutex_, timeout,
+                     [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return HasItemOrClosed(); });
     --waiting_;
   }
   bool HasRoomOrClosed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {

@@ -13,9 +13,7 @@ class TimedWaiter : public Waiter {
     absl::Mutex mutex;
     absl::MutexLock lock(&mutex);
     SteadyCondVar never;
-    const SteadyCondVar::TimePoint end = SteadyCondVar::After(duration);
-    while (never.WaitUntil(&mutex, end)) {
-    }
+    never.WaitFor(&mutex, duration, [] { return false; });
   }
 };
 

@@ -86,8 +86,7 @@ class CpuPartialAttention final : public PartialAttention {
 
 }  // namespace
 
-// A function of its own, so that a test finds the instruction in it.
-[[gnu::noinline]] void PrefetchBytes(const std::byte* at, size_t bytes) {
+void PrefetchBytes(const std::byte* at, size_t bytes) {
   for (size_t i = 0; i < bytes; i += kCacheLineBytes) _mm_prefetch(at + i, _MM_HINT_T1);
 }
 

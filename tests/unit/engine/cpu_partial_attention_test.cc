@@ -1,12 +1,10 @@
-// Goal: a creditor reads ahead in the layer that the debtor asks about next, whole blocks of it, by
-// prefetching.
+// Goal: a creditor reads ahead in the layer that the debtor asks about next, whole blocks of it.
 #include "common/engine/cpu/cpu_partial_attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -62,19 +60,6 @@ TEST(CpuPartialAttention, FetchesWholeBlocksOfTheNextLayer) {
     EXPECT_THAT(Fetched(),
                 testing::ElementsAre(testing::Pair(region, bytes), testing::Pair(last, bytes)));
   }
-}
-
-// A prefetch changes nothing that a program can see, so this looks for the instruction: PREFETCHT1
-// is 0F 18 /2. The function is a loop of a few instructions.
-TEST(PrefetchBytes, IsAPrefetchIntoL2) {
-  constexpr size_t kCodeBytes = 192;
-  const auto* code = reinterpret_cast<const uint8_t*>(&PrefetchBytes);
-  bool found = false;
-  for (size_t i = 0; i + 2 < kCodeBytes && !found; ++i)
-    found = code[i] == 0x0F && code[i + 1] == 0x18 && ((code[i + 2] >> 3) & 7) == 2;
-  EXPECT_TRUE(found);
-  // It may be asked for memory that is nobody's.
-  PrefetchBytes(nullptr, 128);
 }
 
 }  // namespace
