@@ -84,6 +84,10 @@ class SimTraceCommand final : public Command {
                 {.min = absl::Milliseconds(1), .group = group});
     schema_.Add("ttft-slo", &options_.ttft_slo, "The routers' --ttft-slo; 0 = none.",
                 {.min = absl::ZeroDuration(), .group = group});
+    schema_.AddEnum("late", &options_.late, "The routers' --late.",
+                    {router::kLatePolicies.begin(), router::kLatePolicies.end()}, group);
+    schema_.Add("gap-slo", &options_.gap_slo, "The routers' --gap-slo; 0 = none.",
+                {.min = absl::ZeroDuration(), .group = group});
     schema_.Add("itl-slo", &options_.itl_slo, "The nodes' --itl-slo; 0 = none.",
                 {.min = absl::ZeroDuration(), .group = group});
   }

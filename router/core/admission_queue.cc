@@ -61,6 +61,12 @@ bool AdmissionQueue::Contains(const std::string& tenant, const Place& place) con
   return line != lines_.end() && line->second.places.contains(place);
 }
 
+void AdmissionQueue::VisitBefore(const std::string& tenant, const Place& place,
+                                 absl::FunctionRef<bool(Serial)> visit) const {
+  for (const Place& other : lines_.at(tenant).places)
+    if (!(other < place) || !visit(other.serial)) return;
+}
+
 std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line) const {
   if (line.passed < kPassedMax || line.late_walk == walk_) return std::nullopt;
   const auto late =
@@ -176,7 +182,8 @@ bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {
   ++walk.vain;
   // A sequence that no present node can hold, or that backs off, says nothing about others.
   walk.over = *attempt.failure == PlacementFailure::kNoDecodeNode;
-  const bool no_room = *attempt.failure == PlacementFailure::kNoRoom;
+  const bool no_room = *attempt.failure == PlacementFailure::kNoRoom ||
+                       *attempt.failure == PlacementFailure::kStepsTooLong;
   // A sequence that waits for a prefill node needs no decode node's room kept.
   if (no_room || *attempt.failure == PlacementFailure::kPrefillBusy) ++walk.failed;
   if (no_room) {

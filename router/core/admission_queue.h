@@ -119,6 +119,9 @@ class AdmissionQueue {
   void Erase(const std::string& tenant, const Place& place);
   bool Contains(const std::string& tenant, const Place& place) const;
   size_t size() const { return size_; }
+  // Calls visit(serial) for those of the tenant that come before `place`, until it returns false.
+  void VisitBefore(const std::string& tenant, const Place& place,
+                   absl::FunctionRef<bool(Serial)> visit) const;
 
   // Walks the queue and tries to place its sequences, within the bounds above. False: a bound ended
   // the walk, and there are sequences that this round has not tried; another walk goes on with

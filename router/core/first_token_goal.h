@@ -13,6 +13,9 @@ class FirstTokenGoal {
  public:
   // Placements aim at this share of the limit: predictions err.
   static constexpr double kAimedShare = 0.9;
+  // Predictions that are this share of what they were are taken for certain: requests are refused
+  // only then.
+  static constexpr double kCertainShare = 0.8;
 
   // `limit`: 0 = no goal.
   FirstTokenGoal(absl::Duration limit, absl::Time submitted)
@@ -29,6 +32,18 @@ class FirstTokenGoal {
     return late_ || met_ ? absl::InfiniteDuration() : kAimedShare * limit_ - (now - submitted_);
   }
   // `fastest`: the first token's time from now if no prompt waited before this one.
+  // Whether a first token after `predicted` from now is too late, beyond the model's error. Never
+  // of a late request: it is served.
+  bool SurelyMissed(absl::Duration predicted, absl::Time now) const {
+    return !late_ && !met_ && kCertainShare * predicted > limit_ - (now - submitted_);
+  }
+  // Whether a request that takes `fastest` would be in time if no other were before it.
+  bool HealedByTime(absl::Duration fastest) const { return fastest <= kAimedShare * limit_; }
+  // When a request that is refused rather than served late has waited for too long.
+  absl::Time deadline() const {
+    return late_ || met_ ? absl::InfiniteFuture() : submitted_ + limit_;
+  }
+  absl::Duration limit() const { return limit_; }
   bool OutOfReach(absl::Duration fastest, absl::Time now) const { return fastest > Left(now); }
 
  private:

@@ -1,8 +1,13 @@
 #include "router/core/queue_deadline_status.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/retry_after.h"
+#include "router/core/first_token_goal.h"
+#include "router/core/queue_drain.h"
 
 namespace tandem::router {
 
@@ -28,6 +33,10 @@ absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedP
     case PlacementFailure::kTooLate:
       return absl::ResourceExhaustedError(absl::StrCat(
           "within ", limit, " no placement was predicted to bring the first token in time"));
+    case PlacementFailure::kStepsTooLong:
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "within ", limit, " every decode node's step was predicted to take longer than ",
+          absl::FormatDuration(context.options.gap_slo), " (--gap-slo) with the request"));
     case PlacementFailure::kTenantShare:
       return absl::ResourceExhaustedError(
           absl::StrCat("quota: for ", limit,
@@ -40,6 +49,20 @@ absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedP
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("no decode node had room for ", prompt.tokens, " prompt tokens within ", limit));
+}
+
+absl::Status LateRefusalStatus(absl::Duration after, absl::Duration goal) {
+  const std::string aim = absl::StrCat("the goal is ", absl::FormatDuration(goal), " (--ttft-slo)");
+  if (after <= goal)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the first token did not come in time, ", aim));
+  const double seconds = absl::ToDoubleSeconds(after - FirstTokenGoal::kAimedShare * goal);
+  const double most = static_cast<double>(QueueDrain::kRetrySecondsMax);
+  return rpc::WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(
+                                 "the first token is predicted ",
+                                 absl::FormatDuration(absl::Trunc(after, absl::Milliseconds(1))),
+                                 " after arrival, ", aim)),
+                             static_cast<int64_t>(std::ceil(std::clamp(seconds, 1.0, most))));
 }
 
 }  // namespace tandem::router

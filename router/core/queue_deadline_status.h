@@ -21,4 +21,9 @@ struct UnplacedPrompt {
 absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedPrompt& prompt,
                                  std::optional<PlacementFailure> failure);
 
+// Why a request is refused whose first token is predicted `after` its arrival, with the seconds
+// after which another would be in time. Without them if the goal has passed, and nothing is
+// predicted (`after` is 0).
+absl::Status LateRefusalStatus(absl::Duration after, absl::Duration goal);
+
 }  // namespace tandem::router

@@ -86,6 +86,34 @@ void RequestTable::PlaceIfRoomGrew(absl::Time now) {
   if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
 }
 
+absl::Duration RequestTable::TimeBefore(Serial serial) const {
+  // Those whose times are added, and those that are counted at all.
+  constexpr int64_t kSample = 64, kCounted = 1024;
+  absl::Duration sum, begins = absl::InfiniteDuration();
+  int64_t before = 0, known = 0;
+  const auto look = [&](Serial other) {
+    const SequenceMachine& machine = *sequences_.at(other)->machine;
+    const absl::Duration fastest = machine.first_token_fastest();
+    if (fastest <= absl::ZeroDuration()) return false;
+    begins = std::min(begins, machine.first_token_predicted() - fastest);
+    return true;
+  };
+  look(serial);
+  queue_.VisitBefore(sequences_.at(serial)->group->share().tenant, PlaceOf(serial),
+                     [&](Serial other) {
+                       if (known < kSample && look(other)) {
+                         sum += sequences_.at(other)->machine->first_token_fastest();
+                         ++known;
+                       }
+                       return ++before < kCounted;
+                     });
+  if (begins == absl::InfiniteDuration()) return absl::ZeroDuration();
+  const LoadOrder& order = context_.fleet.order();
+  const size_t prefill = order.size(kPrefillNodes);
+  const size_t nodes = std::max<size_t>(1, prefill > 0 ? prefill : order.size(kDecodeNodes));
+  return begins + sum / std::max<int64_t>(1, known) * before / static_cast<int64_t>(nodes);
+}
+
 int64_t RequestTable::RetrySeconds(int64_t sequences, absl::Time now) {
   // Enough to tell long prompts from short ones.
   constexpr size_t kSample = 64;

@@ -40,6 +40,14 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
             context_.options.queue_max, " sequences wait for placement, the queue's bound")),
         seconds);
   }
+  if (IsQueued(serials.front())) {
+    const Serial first = serials.front();
+    const auto refusal = sequences_.at(first)->machine->LateRefusal(TimeBefore(first), now);
+    if (refusal.has_value()) {
+      DropGroup(group);
+      return *refusal;
+    }
+  }
   for (const Serial serial : serials) Settle(serial, now);
   return absl::OkStatus();
 }

@@ -43,7 +43,8 @@ class RequestTable {
   explicit RequestTable(const SequenceContext& context) : context_(context) {}
 
   // Adds a request that passed admission, and places what can be placed. kResourceExhausted when it
-  // would have to wait and queue_max sequences wait already. REQUIRES: !Contains(input.id).
+  // would have to wait and queue_max sequences wait already, or its first token would come too late
+  // and such requests are refused. REQUIRES: !Contains(input.id).
   absl::Status Submit(RequestInput input, absl::Time now);
   // As RouterCore's methods of these names.
   void Finish(const RequestId& id, request::FinishReason reason, absl::Time now);
@@ -146,6 +147,10 @@ class RequestTable {
   // The decode node that a sequence should share with its group.
   std::optional<NodeKey> BesideOf(const SequenceGroup& group) const;
   void FailGroup(SequenceGroup& group, const absl::Status& why);
+  // When nodes are predicted to begin with a queued prompt, from now: they end what they have, then
+  // they take those of its tenant that are before it. At least, because other tenants have turns as
+  // well. 0 if no placement was predicted.
+  absl::Duration TimeBefore(Serial serial) const;
   // With the seconds after which to ask again, if time heals it.
   absl::Status WithHint(const absl::Status& why, absl::Time now);
   // Forgets the request. REQUIRES: the legs of its sequences have ended.

@@ -30,6 +30,7 @@ std::optional<PlacementFailure> SequenceLegs::FindPlace(const PlaceWish& wish, a
   PlacementRequest request = MakePlacementRequest(now);
   request.kept = &wish.kept;
   request.first_token_within = wish.first_token_within;
+  request.step_within = wish.step_within;
   held_blocks_.reset();
   if (wish.beside.has_value() && context_.placement.PlaceBeside(request, *wish.beside, placement))
     return std::nullopt;

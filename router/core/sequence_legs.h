@@ -44,6 +44,7 @@ class SequenceLegs {
     std::optional<NodeKey> beside;      // this node first
     const std::vector<NodeKey>& kept;   // else none of these
     absl::Duration first_token_within;  // from now
+    absl::Duration step_within;         // with it, on its decode node
   };
   // Finds nodes for a new placement. Returns why there are none, or nullopt and fills `placement`.
   // Starts nothing.

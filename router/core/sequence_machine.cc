@@ -44,7 +44,8 @@ absl::Time SequenceMachine::deadline() const {
   const absl::Duration limit =
       none_yet ? std::min(context_.options.no_node_deadline, context_.options.queue_deadline)
                : context_.options.queue_deadline;
-  return std::min(queued_since_ + limit, answer_deadline_);
+  const absl::Time too_late = RefusesLate() ? goal_.deadline() : absl::InfiniteFuture();
+  return std::min({queued_since_ + limit, too_late, answer_deadline_});
 }
 
 void SequenceMachine::Unhold(absl::Time now) {
@@ -83,13 +84,38 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
   Placement placement;
   // A node gave it up: it is placed again at once, however late.
   const bool begins = !was_placed_;
-  placement_failure_ = legs_.FindPlace(
-      {beside, kept, begins ? goal_.Left(now) : absl::InfiniteDuration()}, now, placement);
-  if (!placement_failure_.has_value())
+  placement_failure_ =
+      legs_.FindPlace({.beside = beside,
+                       .kept = kept,
+                       .first_token_within = begins ? goal_.Left(now) : absl::InfiniteDuration(),
+                       .step_within = begins ? StepWithin() : absl::InfiniteDuration()},
+                      now, placement);
+  if (!placement_failure_.has_value()) {
     StartDecode(placement, now);
-  else if (begins && goal_.OutOfReach(placement.first_token_fastest, now))
+    return std::nullopt;
+  }
+  first_token_predicted_ = placement.first_token_predicted;
+  first_token_fastest_ = placement.first_token_fastest;
+  if (begins) CheckGoal(now);
+  return answer_.failure().ok() ? placement_failure_ : std::nullopt;
+}
+
+void SequenceMachine::CheckGoal(absl::Time now) {
+  if (RefusesLate() && goal_.HealedByTime(first_token_fastest_)) {
+    if (goal_.SurelyMissed(first_token_fastest_, now))
+      Fail(LateRefusalStatus(now - submitted() + first_token_fastest_, goal_.limit()));
+  } else if (goal_.OutOfReach(first_token_fastest_, now)) {
     goal_.SetLate();
-  return placement_failure_;
+  }
+}
+
+std::optional<absl::Status> SequenceMachine::LateRefusal(absl::Duration before,
+                                                         absl::Time now) const {
+  const absl::Duration predicted = before + first_token_fastest_;
+  if (!RefusesLate() || !goal_.HealedByTime(first_token_fastest_) ||
+      !goal_.SurelyMissed(predicted, now))
+    return std::nullopt;
+  return LateRefusalStatus(predicted, goal_.limit());
 }
 
 void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
@@ -385,6 +411,8 @@ void SequenceMachine::OnDeadline(absl::Time now) {
   if (now >= answer_deadline_) return Fail(AnswerDeadlineStatus());
   switch (state_) {
     case State::kQueued:
+      if (RefusesLate() && now >= goal_.deadline())
+        return Fail(LateRefusalStatus(absl::ZeroDuration(), goal_.limit()));
       Fail(QueueDeadlineStatus(
           context_,
           {legs_.prompt().size(), std::ssize(*input_.prompt) + int64_t{input_.stop->max_tokens}},

@@ -64,6 +64,13 @@ class SequenceMachine {
   }
   // Whether the first token's goal is out of reach, so that the sequence waits behind others.
   bool late() const { return goal_.late(); }
+  // Why a request that waits is refused, if it is: nodes are predicted to begin with it after
+  // `before`. nullopt if it may be in time, or waits though it is late.
+  std::optional<absl::Status> LateRefusal(absl::Duration before, absl::Time now) const;
+  // When the last Place predicted the first token, and when it would come if no prompt waited
+  // before this one; 0 = not known.
+  absl::Duration first_token_predicted() const { return first_token_predicted_; }
+  absl::Duration first_token_fastest() const { return first_token_fastest_; }
   bool AvoidsNodes(absl::Time now) const { return legs_.AvoidsNodes(now); }
   // Tokens that a decode node must have room for to take it now.
   int64_t tokens_to_place() const {
@@ -115,6 +122,17 @@ class SequenceMachine {
   bool MayBeFollowed() const { return home().has_value() && !answer_.AwaitsScores(); }
 
  private:
+  // Whether it is refused when its first token cannot come in time.
+  bool RefusesLate() const {
+    return context_.options.late == LatePolicy::kRefuse && !was_placed_ && !goal_.late();
+  }
+  // The longest step of a decode node that a new placement may bring about.
+  absl::Duration StepWithin() const {
+    const absl::Duration goal = context_.options.gap_slo;
+    return goal > absl::ZeroDuration() ? goal : absl::InfiniteDuration();
+  }
+  // The goal may be out of reach: the sequence is late, or fails.
+  void CheckGoal(absl::Time now);
   void LowerMaxTokens();
   void StartDecode(const Placement& placement, absl::Time now);
   // False if no prefill node takes the prompt.
@@ -177,6 +195,8 @@ class SequenceMachine {
   int32_t attempts_ = 1;
   int refusals_ = 0;                                   // in a row
   std::optional<PlacementFailure> placement_failure_;  // of the last Place
+  // Of the last Place, from then; 0 = not known.
+  absl::Duration first_token_predicted_, first_token_fastest_;
   absl::Time queued_since_;
   absl::Time not_before_ = absl::InfinitePast();  // of the next placement
   absl::Time state_deadline_ = absl::InfiniteFuture();

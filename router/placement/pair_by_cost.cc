@@ -43,16 +43,31 @@ std::vector<Candidate> PairPlacement::CostCandidates(const LegPolicy& policy, co
   return found;
 }
 
+void PairPlacement::DropSlow(const PlacementRequest& request, const PredictedTimes& predicted,
+                             std::vector<Candidate>& decodes) {
+  if (request.step_within == absl::InfiniteDuration()) return;
+  std::erase_if(decodes, [&](const Candidate& decode) {
+    const Node& node = *decode.node;
+    // Its step is as short as it gets for this sequence if nothing else runs there, or if the
+    // sequence alone takes too long.
+    const bool helps =
+        node.sequences() > 0 &&
+        absl::Microseconds(node.GenerateUs(1, request.prompt_tokens)) <= request.step_within;
+    return helps && absl::Microseconds(predicted.Decoding(decode).step_us) > request.step_within;
+  });
+}
+
 std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementRequest& request,
                                                            Placement& placement) {
   const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   const PrefixIndex::Matches holders = Holders(request.hashes);
-  const std::vector<Candidate> decodes =
-      CostCandidates(decode_policy_, needs, request.hashes, holders);
+  std::vector<Candidate> decodes = CostCandidates(decode_policy_, needs, request.hashes, holders);
   if (decodes.empty()) return WhyNot(needs);
+  const PredictedTimes predicted(fleet_, PromptOf(request), holders);
+  DropSlow(request, predicted, decodes);
+  if (decodes.empty()) return PlacementFailure::kStepsTooLong;
   const std::vector<Candidate> prefills = CostCandidates(
       prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
-  const PredictedTimes predicted(fleet_, PromptOf(request), holders);
   CostPlacement::Limits limits = {.first_token = request.first_token_within,
                                   .local_prefill_tokens = options_.local_prefill_tokens_max,
                                   .explains = options_.explains,

@@ -44,6 +44,8 @@ struct PlacementRequest {
   const std::vector<NodeKey>* kept = nullptr;
   // The first token is wanted within this time from now; only the policy `cost` knows.
   absl::Duration first_token_within = absl::InfiniteDuration();
+  // A step of the decode node with the sequence may take so long; the same policy.
+  absl::Duration step_within = absl::InfiniteDuration();
 };
 
 struct Placement {
@@ -71,6 +73,7 @@ enum class PlacementFailure {
   kNoRoom,        // the nodes that could hold it are full, or refused it a moment ago
   kPrefillBusy,   // every prefill node is predicted to begin with it too late
   kTooLate,       // no placement is predicted to bring its first token in time
+  kStepsTooLong,  // with it, the steps of every decode node that has room would take too long
   kTenantShare,   // its tenant's sequences hold as much KV as they may
   kNotYet,        // its last placement failed, and it waits before the next one
 };
@@ -134,6 +137,9 @@ class PairPlacement {
   // How many of the candidate's cached tokens lie on its disk, and none of those in memory after
   // them.
   int64_t DiskTokens(const Candidate& candidate, absl::Span<const kv::BlockHash> hashes) const;
+  // Drops the candidates whose steps would take too long, if waiting helps.
+  static void DropSlow(const PlacementRequest& request, const PredictedTimes& predicted,
+                       std::vector<Candidate>& decodes);
   PredictedTimes::Prompt PromptOf(const PlacementRequest& request) const;
   static LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role);
   // Place for the policies that choose each leg alone.

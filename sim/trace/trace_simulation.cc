@@ -101,6 +101,8 @@ void TraceSimulation::AddRouters() {
   options.core.prefill_wait_max = options_.prefill_wait_max;
   options.core.queue_deadline = options_.queue_deadline;
   options.core.ttft_slo = options_.ttft_slo;
+  options.core.late = options_.late;
+  options.core.gap_slo = options_.gap_slo;
   options.core.block_key = block_key_;
   options.model = {.name = std::string(model::kHashModelName),
                    .fingerprint = std::string(model::kHashModelFingerprint),

@@ -37,6 +37,8 @@ struct TraceOptions {
   absl::Duration prefill_wait_max = router::RouterOptions().prefill_wait_max;
   absl::Duration queue_deadline = router::RouterOptions().queue_deadline;
   absl::Duration ttft_slo = router::RouterOptions().ttft_slo;
+  router::LatePolicy late = router::RouterOptions().late;
+  absl::Duration gap_slo = router::RouterOptions().gap_slo;
   TraceObjectives objectives;
   uint64_t seed = 1;
 };

@@ -414,6 +414,34 @@ TEST_F(QueueOfCoreTest, OneThatFindsNoRoomHoldsUpNobodyElsewhere) {
   EXPECT_EQ(h_.NextRun(2).leg().request_id(), "after");
 }
 
+// A longer prompt needs less room than a shorter one, if its beginning lies on the node.
+TEST_F(QueueOfCoreTest, WhatANodeHoldsNeedsNoRoom) {
+  h_.JoinDecode(1, "d0");
+  v1::NodeEvent stored;
+  stored.mutable_blocks_stored()->set_hashes(kv::PackHashes(HashesOf(Tokens(320))));
+  h_.Say(1, {stored});
+  Free(1, 20);
+  RequestInput other = CoreHarness::Input("other", 100, 10);
+  other.prompt = Tokens(100, 500);
+  ASSERT_OK(h_.Submit(std::move(other)));
+  EXPECT_TRUE(h_.Quiet(1)) << "26 blocks do not fit in 20";
+  ASSERT_OK(h_.Submit("held", 350));
+  EXPECT_EQ(h_.NextRun(1).leg().request_id(), "held");
+}
+
+// It comes to lie there while the sequence waits.
+TEST_F(QueueOfCoreTest, WhatANodeComesToHoldNeedsNoRoom) {
+  h_.JoinDecode(1, "d0");
+  Free(1, 20);
+  ASSERT_OK(h_.Submit("long", 350));
+  EXPECT_TRUE(h_.Quiet(1));
+  v1::NodeEvent stored;
+  stored.mutable_blocks_stored()->set_hashes(kv::PackHashes(HashesOf(Tokens(320))));
+  h_.Say(1, {stored});
+  h_.Advance(absl::Milliseconds(10));
+  EXPECT_EQ(h_.NextRun(1).leg().request_id(), "long");
+}
+
 // One tenant's backlog does not delay another's requests. What was computed is charged, an answer's
 // tokens included; a tenant of twice the weight gets twice as much.
 TEST_F(QueueOfCoreTest, TenantsTakeTurns) {

@@ -1,17 +1,27 @@
-// Goal: a request that cannot get its first token in time any more waits behind those that can; no
-// goal changes nothing, and no such request holds up another.
+// Goal: a request that cannot get its first token in time any more waits behind those that can, or
+// is refused if the operator says so, but only for what waiting heals; no goal changes nothing, and
+// no such request holds up another. A goal for the gaps between tokens lets requests wait as long
+// as that helps.
 #include "router/core/first_token_goal.h"
 
+#include <gmock/gmock.h>
+
+#include "absl/strings/numbers.h"
+#include "common/rpc/retry_after.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/core_harness.h"
 
 namespace tandem::router {
 namespace {
 
-RouterOptions Options(absl::Duration ttft_slo) {
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+RouterOptions Options(absl::Duration ttft_slo, LatePolicy late) {
   RouterOptions options;
   options.placement = PlacementPolicy::kCost;
   options.ttft_slo = ttft_slo;
+  options.late = late;
   options.queue_deadline = absl::Seconds(30);
   options.prefill_wait_max = absl::Seconds(2);
   return options;
@@ -21,8 +31,8 @@ class FirstTokenGoalTest : public ::testing::Test {
  protected:
   // A prefill node that takes a millisecond for a row, and a decode node that is far too slow to
   // compute a prompt.
-  void Start(absl::Duration ttft_slo) {
-    h_ = std::make_unique<CoreHarness>(Options(ttft_slo));
+  void Start(absl::Duration ttft_slo, LatePolicy late = LatePolicy::kServe) {
+    h_ = std::make_unique<CoreHarness>(Options(ttft_slo, late));
     h_->JoinDecode(1, "d0");
     h_->JoinPrefill(2, "p0");
     SayCost(1, 100'000);
@@ -106,6 +116,123 @@ TEST_F(FirstTokenGoalTest, WhatIsLateHoldsUpNobody) {
   const std::vector<std::string> placed = Placed();
   ASSERT_FALSE(placed.empty());
   EXPECT_EQ(placed.front(), "young");
+}
+
+int64_t RetryAfter(const absl::Status& status) {
+  int64_t seconds = 0;
+  const std::string text(status.GetPayload(rpc::kRetryAfterPayload).value_or(absl::Cord()));
+  return absl::SimpleAtoi(text, &seconds) ? seconds : 0;
+}
+
+// The prefill node begins in 5 s, and each prompt takes 0.1 s. The first prediction that is too
+// late, even if it is a fifth too long, is 12.5 s.
+TEST_F(FirstTokenGoalTest, WhatWouldBeLateBehindTheQueueIsRefusedAtOnce) {
+  Start(absl::Seconds(10), LatePolicy::kRefuse);
+  int taken = 0;
+  absl::Status refused;
+  while (taken < 100 && (refused = h_->Submit(absl::StrCat("r", taken), 100)).ok()) ++taken;
+  EXPECT_GE(taken, 70);
+  EXPECT_LE(taken, 80);
+  EXPECT_EQ(h_->core().sequences_queued(), taken);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("the first token is predicted 12.")));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the goal is 10s (--ttft-slo)"));
+  EXPECT_EQ(RetryAfter(refused), 4) << "12.6 s are 9 s, nine tenths of the goal, in 3.6 s";
+  EXPECT_FALSE(h_->Submit("another", 100).ok());
+  SetWaiting(0);
+  EXPECT_THAT(Placed(), ::testing::Contains("r0"));
+  EXPECT_OK(h_->Submit("later", 100));
+}
+
+TEST_F(FirstTokenGoalTest, WhatBecomesLateWhileItWaitsIsRefused) {
+  Start(absl::Seconds(10), LatePolicy::kRefuse);
+  ASSERT_OK(h_->Submit("old", 100));
+  for (int i = 0; i < 11; ++i) {
+    if (i < 9) {
+      EXPECT_OK(h_->client("old").failure) << i;
+    }
+    SetWaiting(5000);  // of other routers
+    Pass(absl::Seconds(1));
+  }
+  EXPECT_THAT(h_->client("old").failure,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("(--ttft-slo)")));
+  EXPECT_GE(RetryAfter(h_->client("old").failure), 1);
+  h_->ExpectEmpty();
+}
+
+// Nobody looks for a place for one that needs more room than there is. It is refused all the same.
+TEST_F(FirstTokenGoalTest, WhatFindsNoRoomInTimeIsRefused) {
+  Start(absl::Seconds(3), LatePolicy::kRefuse);
+  v1::NodeMessage full;
+  full.mutable_load()->set_blocks_total(100);
+  full.mutable_load()->set_blocks_free(0);
+  h_->SayMessage(1, full);
+  ASSERT_OK(h_->Submit("first", 100));
+  ASSERT_OK(h_->Submit("second", 100));
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(h_->core().sequences_queued(), 2);
+  Pass(absl::Seconds(2));
+  for (const char* id : {"first", "second"}) {
+    EXPECT_THAT(h_->client(id).failure,
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("(--ttft-slo)")));
+    EXPECT_GE(RetryAfter(h_->client(id).failure), 1);
+  }
+}
+
+TEST_F(FirstTokenGoalTest, WhatIsTooLongForTheGoalIsServedLate) {
+  Start(absl::Milliseconds(50), LatePolicy::kRefuse);  // no wait makes it shorter
+  SetWaiting(0);
+  ASSERT_OK(h_->Submit("slow", 100));
+  Pass(absl::Milliseconds(50));
+  EXPECT_EQ(Placed(), std::vector<std::string>{"slow"});
+}
+
+class GapGoalTest : public ::testing::Test {
+ protected:
+  // Two decode nodes, where each sequence adds 10 ms to a step.
+  void Start(absl::Duration gap_slo) {
+    RouterOptions options = Options(absl::ZeroDuration(), LatePolicy::kServe);
+    options.gap_slo = gap_slo;
+    options.queue_deadline = absl::Seconds(3);
+    h_ = std::make_unique<CoreHarness>(options);
+    for (const uint64_t key : {1, 2}) {
+      h_->JoinDecode(key, absl::StrCat("d", key));
+      v1::NodeMessage message;
+      message.mutable_step_cost()->set_prompt_row_us(10);
+      message.mutable_step_cost()->set_generated_row_us(10'000);
+      h_->SayMessage(key, message);
+    }
+  }
+  int Placed(uint64_t key) {
+    int placed = 0;
+    for (; !h_->Quiet(key); h_->Next(key)) ++placed;
+    return placed;
+  }
+  std::unique_ptr<CoreHarness> h_;
+};
+
+TEST_F(GapGoalTest, RequestsWaitWhileStepsWouldTakeTooLong) {
+  Start(absl::Milliseconds(25));
+  for (int i = 0; i < 5; ++i) ASSERT_OK(h_->Submit(absl::StrCat("r", i), 20));
+  EXPECT_EQ(Placed(1), 2);
+  EXPECT_EQ(Placed(2), 2);
+  EXPECT_EQ(h_->core().sequences_queued(), 1);
+  h_->Finish("r0", request::FinishReason::kAborted);
+  EXPECT_EQ(h_->core().sequences_queued(), 0);
+  ASSERT_OK(h_->Submit("one more", 20));
+  for (int i = 0; i < 4; ++i) {
+    for (const uint64_t key : {1, 2}) h_->SayMessage(key, v1::NodeMessage());
+    h_->Advance(absl::Seconds(1));
+  }
+  EXPECT_THAT(h_->client("one more").failure,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("25ms (--gap-slo)")));
+  EXPECT_GE(RetryAfter(h_->client("one more").failure), 1);
+}
+
+TEST_F(GapGoalTest, WaitingDoesNotShortenASequencesOwnStep) {
+  Start(absl::Milliseconds(5));
+  for (int i = 0; i < 5; ++i) ASSERT_OK(h_->Submit(absl::StrCat("r", i), 20));
+  EXPECT_EQ(h_->core().sequences_queued(), 0);
 }
 
 TEST(FirstTokenGoal, AimsAtNineTenthsOfTheLimit) {
