@@ -44,7 +44,7 @@
 namespace tandem::config {
 
 // The most fields of one schema. Fields of an embedded schema count in that schema, not here.
-inline constexpr size_t kMaxFields = 48;
+inline constexpr size_t kMaxFields = 64;
 
 // Limits and documentation of one field; every member is optional.
 template <typename T>
