@@ -155,17 +155,21 @@ double Fleet::TransferUs(const Node& from, const Node& to, double bytes) const {
   if (!(bytes > 0)) return 0;
   // Two transfers tell a fixed part from a rate; one does not.
   constexpr int64_t kSamplesMin = 2;
-  const auto faded = [&](const cost::LinkCost& cost, absl::Time sampled, double prior) {
-    if (cost.samples() < kSamplesMin) return prior;
+  const auto measured = [&](const cost::LinkCost& cost) {
     const double rate = cost.bytes_per_second() / 1e6;
-    const double measured = Bounded(cost.fixed_us() + (rate > 0 ? bytes / rate : 0));
-    return cost::FadedPrice(measured, prior, sampled, now_);
+    return Bounded(cost.fixed_us() + (rate > 0 ? bytes / rate : 0));
   };
-  const double any =
-      faded(all_links_, all_links_sampled_, Bounded(kLinkFixedUs + bytes / kLinkBytesPerUs));
+  const auto of_any_link = [&] {
+    const double prior = Bounded(kLinkFixedUs + bytes / kLinkBytesPerUs);
+    if (all_links_.samples() < kSamplesMin) return prior;
+    return cost::FadedPrice(measured(all_links_), prior, all_links_sampled_, now_);
+  };
   const auto link = to.links_in.find(from.slot);
-  if (link == to.links_in.end()) return any;
-  return faded(link->second.cost, link->second.sampled, any);
+  if (link == to.links_in.end() || link->second.cost.samples() < kSamplesMin) return of_any_link();
+  const NodePair& pair = link->second;
+  const double price = measured(pair.cost);
+  if (now_ - pair.sampled <= cost::kPriceTrusted) return price;
+  return cost::FadedPrice(price, of_any_link(), pair.sampled, now_);
 }
 
 FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first,
