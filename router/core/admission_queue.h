@@ -60,7 +60,7 @@ class AdmissionQueue {
   // Placements tried in one walk.
   static constexpr int kTriedMax = 2 * kVainMax;
   // Sequences of a tenant that are placed before the first late one has a turn.
-  static constexpr int kPassedMax = 15;
+  static constexpr int kPassedMax = 63;
   // After waiting this long for room, a sequence has a node kept for it.
   static constexpr absl::Duration kKeepRoomAfter = absl::Seconds(1);
   // Sequences for which nodes are kept in one walk.

@@ -75,11 +75,9 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
 
 void RequestTable::PlaceQueued(absl::Time now) {
   Placing placing(*this, now);
-  const bool all = queue_.PlaceAll(placing);
+  queue_.PlaceAll(placing);
   for (const Serial serial : placing.late()) SetLate(serial);
-  // What changed after the round's first walk concerns sequences that it tried.
-  if (!round_began_at_.has_value()) round_began_at_ = ChangesSoFar();
-  walked_at_ = all ? std::exchange(round_began_at_, std::nullopt) : std::nullopt;
+  walked_at_ = ChangesSoFar();
 }
 
 void RequestTable::PlaceIfRoomGrew(absl::Time now) {

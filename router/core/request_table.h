@@ -71,9 +71,9 @@ class RequestTable {
   void FailWaiting(absl::FunctionRef<absl::Status(const RequestInput&)> check);
   // Places queued sequences for which there may be room now.
   void PlaceQueued(absl::Time now);
-  // The same after a message of a node, most of which make no room: does nothing if the last round
-  // of walks tried all, and since then no node has come to have more room and no sequence was
-  // queued. What time alone changes waits for the next tick.
+  // The same after a message of a node, most of which make no room: does nothing if since the last
+  // walk no node has come to have more room and no sequence was queued. What time alone changes,
+  // and a round of walks that has not tried all, wait for the next tick.
   void PlaceIfRoomGrew(absl::Time now);
 
   bool Contains(const RequestId& id) const { return groups_.contains(id.value()); }
@@ -176,10 +176,8 @@ class RequestTable {
   TenantBlocks tenant_blocks_;
   AdmissionQueue queue_;
   QueueDrain drain_;
-  // ChangesSoFar after the first walk of the round of walks that runs; nullopt between rounds.
-  std::optional<std::pair<uint64_t, uint64_t>> round_began_at_;
-  // The same of the last round, which tried all; nullopt while a round runs.
-  std::optional<std::pair<uint64_t, uint64_t>> walked_at_;
+  // ChangesSoFar after the last walk.
+  std::pair<uint64_t, uint64_t> walked_at_;
   DeadlineQueue deadlines_;
   // Bound: the sequences of one message, cleared after it.
   std::vector<Serial> touched_;  // by the message being handled

@@ -225,8 +225,8 @@ TEST(AdmissionQueue, AWalkIsBounded) {
   EXPECT_EQ(room.placed.size(), static_cast<size_t>(AdmissionQueue::kTriedMax));
 }
 
-// More come in time than there is room for, without an end. Late ones get every sixteenth place, in
-// the order in which they came.
+// More come in time than there is room for, without an end. Late ones get every sixty-fourth place,
+// in the order in which they came.
 TEST(AdmissionQueue, LateOnesDoNotStarveBehindThoseInTime) {
   AdmissionQueue queue;
   Room room;
@@ -238,7 +238,7 @@ TEST(AdmissionQueue, LateOnesDoNotStarveBehindThoseInTime) {
   for (Serial serial = 1; serial <= 20; ++serial) wait(serial, true);
   Serial next = 100;
   wait(next++, false);
-  for (int i = 0; i < 160; ++i) {
+  for (int i = 0; i < 10 * (AdmissionQueue::kPassedMax + 1); ++i) {
     wait(next++, false);
     room.room = 10;
     queue.PlaceAll(room);
@@ -246,7 +246,9 @@ TEST(AdmissionQueue, LateOnesDoNotStarveBehindThoseInTime) {
   std::vector<Serial> late;
   for (size_t i = 0; i < room.placed.size(); ++i) {
     if (room.placed[i] < 100) late.push_back(room.placed[i]);
-    EXPECT_EQ(room.placed[i] < 100, i % (AdmissionQueue::kPassedMax + 1) == 15) << i;
+    EXPECT_EQ(room.placed[i] < 100,
+              i % (AdmissionQueue::kPassedMax + 1) == AdmissionQueue::kPassedMax)
+        << i;
   }
   EXPECT_EQ(late, (std::vector<Serial>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
 }
@@ -256,13 +258,13 @@ TEST(AdmissionQueue, ALateOnesTurnHoldsUpNobody) {
   AdmissionQueue queue;
   Room room;
   queue.Join("", 1);
-  for (Serial serial = 1; serial <= 40; ++serial) {
+  for (Serial serial = 1; serial <= 140; ++serial) {
     room.needs[serial] = serial == 1 ? 1000 : 10;
     queue.Insert("", {kNow, serial, serial == 1});
   }
-  room.room = 390;
+  room.room = 1390;
   EXPECT_TRUE(queue.PlaceAll(room));
-  EXPECT_EQ(room.placed.size(), 39u);
+  EXPECT_EQ(room.placed.size(), 139u);
   room.room = 1000;
   EXPECT_TRUE(queue.PlaceAll(room));
   EXPECT_EQ(room.placed.back(), 1u);
