@@ -60,7 +60,7 @@ TEST(BenchLending, WrongUseIsSaid) {
   refused("--context-pools=9", "expected at most 2.12");
   refused("--creditor-blocks=8", "expected at most 1");
   refused("--long-shares=0.1,2", "expected numbers from 0 to 1");
-  refused("--slowdown-tokens=5000", "of one pool");
+  refused("--slowdown-tokens=4000", "of one pool");
 }
 
 }  // namespace
