@@ -1,12 +1,10 @@
 // How long a measured price counts. Something that was measured dear gets no work, so no samples,
 // so nothing would ever correct a price that was wrong. Therefore what a price lies above its
-// prior halves each kHalfLife, from kTrusted after the last sample on, until it is tried again. The
-// next sample restores the measured price. Prices below their prior attract work, and so samples:
-// they stay. See docs/adr/0103-unused-prices-fade.md.
-// Thread safety: pure functions.
+// prior halves each kPriceHalfLife, from kPriceTrusted after the last sample on, until it is tried
+// again. The next sample restores the measured price. Prices below their prior attract work, and so
+// samples: they stay. See docs/adr/0103-unused-prices-fade.md. Thread safety: pure functions.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 
 #include "absl/time/time.h"

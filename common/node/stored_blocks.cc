@@ -274,12 +274,12 @@ void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
     }
     paused_until_ = now + kPause;
     candidates_.clear();
-  } else if (std::exchange(failing_, false)) {
-    Log(LogLevel::kInfo, "stores KV blocks again", {});
+    return StartSaves();
   }
-  if (event.status.ok() && wrong) {
+  if (std::exchange(failing_, false)) Log(LogLevel::kInfo, "stores KV blocks again", {});
+  if (wrong) {
     ledger_.Store(storage::ForgetBlock{.hash = hash});
-  } else if (event.status.ok()) {
+  } else {
     counters.set_blocks_saved(counters.blocks_saved() + 1);
     stored_.insert(hash);
     saved_.push_back(hash);

@@ -127,7 +127,7 @@ class AdmissionQueue {
   // the walk, and there are sequences that this round has not tried; another walk goes on with
   // them. True ends the round.
   // Cost: at most 2 * kFailedMax placements that find no room and kTriedMax of any kind; a sequence
-  // that is passed over costs Owner::TokensNeeded and its tenant's turn, about 1 us.
+  // that is passed over costs Owner::TokensNeeded and its tenant's turn.
   bool PlaceAll(Owner& owner);
   // How often a sequence was inserted.
   uint64_t inserted() const { return inserted_; }

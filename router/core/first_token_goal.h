@@ -13,8 +13,8 @@ class FirstTokenGoal {
  public:
   // Placements aim at this share of the limit: predictions err.
   static constexpr double kAimedShare = 0.9;
-  // Predictions that are this share of what they were are taken for certain: requests are refused
-  // only then.
+  // A first token takes this share of its predicted time at least, as far as is certain. Requests
+  // are refused only if that is too long.
   static constexpr double kCertainShare = 0.8;
 
   // `limit`: 0 = no goal.
@@ -31,7 +31,9 @@ class FirstTokenGoal {
   absl::Duration Left(absl::Time now) const {
     return late_ || met_ ? absl::InfiniteDuration() : kAimedShare * limit_ - (now - submitted_);
   }
-  // `fastest`: the first token's time from now if no prompt waited before this one.
+  // Whether the goal cannot be met any more. `fastest`: the first token's time from now if no
+  // prompt waited before this one.
+  bool OutOfReach(absl::Duration fastest, absl::Time now) const { return fastest > Left(now); }
   // Whether a first token after `predicted` from now is too late, beyond the model's error. Never
   // of a late request: it is served.
   bool SurelyMissed(absl::Duration predicted, absl::Time now) const {
@@ -44,7 +46,6 @@ class FirstTokenGoal {
     return late_ || met_ ? absl::InfiniteFuture() : submitted_ + limit_;
   }
   absl::Duration limit() const { return limit_; }
-  bool OutOfReach(absl::Duration fastest, absl::Time now) const { return fastest > Left(now); }
 
  private:
   const absl::Duration limit_;

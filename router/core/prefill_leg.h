@@ -51,7 +51,8 @@ class PrefillLeg {
   // send to `decode`'s lease. REQUIRES: a node is planned; the decode node has joined.
   void Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
             const std::optional<Holder>& holder);
-  // The node has computed its part: `computed` says which tokens it had and which it fetched.
+  // The node has computed its part. `finished` says which tokens it had, and whether it declined
+  // to fetch.
   void OnFinished(const v1::PrefillFinished& finished);
   // Takes the leg's tokens out of the fleet's figures. Idempotent.
   void ReleaseTokens();

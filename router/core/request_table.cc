@@ -40,7 +40,7 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
             context_.options.queue_max, " sequences wait for placement, the queue's bound")),
         seconds);
   }
-  if (IsQueued(serials.front())) {
+  if (IsQueued(serials.front()) && context_.options.late == LatePolicy::kRefuse) {
     const Serial first = serials.front();
     const auto refusal = sequences_.at(first)->machine->LateRefusal(TimeBefore(first), now);
     if (refusal.has_value()) {

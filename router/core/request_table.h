@@ -149,7 +149,7 @@ class RequestTable {
   void FailGroup(SequenceGroup& group, const absl::Status& why);
   // When nodes are predicted to begin with a queued prompt, from now: they end what they have, then
   // they take those of its tenant that are before it. At least, because other tenants have turns as
-  // well. 0 if no placement was predicted.
+  // well. 0 if no placement was predicted. Looks at 1,024 sequences at most.
   absl::Duration TimeBefore(Serial serial) const;
   // With the seconds after which to ask again, if time heals it.
   absl::Status WithHint(const absl::Status& why, absl::Time now);

@@ -332,6 +332,17 @@ class Fleet {
     v1::NodeStatus status;
     absl::Time last_heard;
   };
+  // The median of what nodes of a role say that their steps cost, and when it was taken.
+  struct MedianPrice {
+    double us = 0;
+    absl::Time at = absl::InfinitePast();
+  };
+  // Taking it looks at all nodes.
+  static constexpr absl::Duration kMedianEvery = absl::Seconds(1);
+  // REQUIRES: a node of the role has said what its steps cost, and the role has a group.
+  double MedianPriceUs(v1::NodeRole role);
+  // Brings what counts of the node's price up to date: with each report of its load.
+  void FadeStepCost(Node& node);
   NodeSlot TakeSlot();
   // Of what nodes with legs beyond their pools lend, nothing is counted: they borrow themselves.
   static int64_t SpareOf(const Node& node);
@@ -366,20 +377,8 @@ class Fleet {
   bool lends_ = false;               // a node that did has joined
   int64_t blocks_beyond_pools_ = 0;  // that running legs need of other nodes
   absl::Time now_ = absl::InfinitePast();
-  // The last usable one of each role.
-  // The median of what nodes of a role say that their steps cost, and when it was taken.
-  struct MedianPrice {
-    double us = 0;
-    absl::Time at = absl::InfinitePast();
-  };
-  // Taking it looks at all nodes.
-  static constexpr absl::Duration kMedianEvery = absl::Seconds(1);
-  // REQUIRES: a node of the role has said what its steps cost, and the role has a group.
-  double MedianPriceUs(v1::NodeRole role);
-  // Brings what counts of the node's price up to date: with each report of its load.
-  void FadeStepCost(Node& node);
-
   std::array<MedianPrice, kNodeGroups> median_prices_;
+  // The last usable one of each role.
   std::array<cost::StepProfile, kNodeGroups> default_costs_ = {cost::DefaultStepProfile(),
                                                                cost::DefaultStepProfile()};
   cost::LinkCost all_links_;

@@ -5,6 +5,7 @@
 // has lost the history.
 #include <gmock/gmock.h>
 
+#include "tests/integration/cluster/turn.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
 
@@ -12,16 +13,6 @@ namespace tandem::testing {
 namespace {
 
 constexpr int kPrompt = 200, kAnswer = 170, kNew = 90;
-
-v1::GenerateRequest Turn(const std::vector<int32_t>& tokens, int max_tokens) {
-  v1::GenerateRequest request;
-  for (const int32_t token : tokens) request.mutable_tokens()->add_ids(token);
-  request.mutable_stop()->set_max_tokens(max_tokens);
-  request.mutable_stop()->set_ignore_eos(true);
-  request.set_return_token_ids(true);
-  request.mutable_sampling()->set_seed(7);
-  return request;
-}
 
 // Prompt tokens that prefill nodes computed, and blocks that they fetched.
 struct Work {

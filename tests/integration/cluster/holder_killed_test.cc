@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "tests/integration/cluster/turn.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"
@@ -17,30 +18,20 @@ namespace {
 
 constexpr int kPrompt = 200, kAnswer = 170, kNew = 90;
 
-v1::GenerateRequest Request(const std::vector<int32_t>& tokens, int max_tokens) {
-  v1::GenerateRequest request;
-  for (const int32_t token : tokens) request.mutable_tokens()->add_ids(token);
-  request.mutable_stop()->set_max_tokens(max_tokens);
-  request.mutable_stop()->set_ignore_eos(true);
-  request.set_return_token_ids(true);
-  request.mutable_sampling()->set_seed(7);
-  return request;
-}
-
 v1::GenerateRequest FirstTurn() {
   std::vector<int32_t> tokens;
   for (int i = 0; i < kPrompt; ++i) tokens.push_back(1 + i % 200);
-  return Request(tokens, kAnswer);
+  return Turn(tokens, kAnswer);
 }
 v1::GenerateRequest SecondTurn(const Answer& first) {
   const v1::GenerateRequest turn = FirstTurn();
   std::vector<int32_t> tokens(turn.tokens().ids().begin(), turn.tokens().ids().end());
   tokens.insert(tokens.end(), first.tokens.begin(), first.tokens.end());
   for (int i = 0; i < kNew; ++i) tokens.push_back(1 + (i * 7) % 200);
-  return Request(tokens, 30);
+  return Turn(tokens, 30);
 }
 // Takes some seconds on a node whose steps take 5 ms.
-v1::GenerateRequest LongStream() { return Request({9, 8, 7, 6, 5}, 600); }
+v1::GenerateRequest LongStream() { return Turn({9, 8, 7, 6, 5}, 600); }
 
 struct Answers {
   Answer first, second, stream;

@@ -1,69 +1,12 @@
 // Goal: a price that nothing has corrected for a while fades towards its prior, so that a node, a
 // link or a disk that was measured too dear is tried again; used prices stay as measured.
-#include "absl/strings/str_cat.h"
 #include "common/cost/price_age.h"
-#include "router/placement/pair_placement.h"
-#include "tests/testing/status_matchers.h"
-#include "tests/unit/router/fixtures.h"
+#include "tests/unit/router/cost_placement_fixture.h"
 
 namespace tandem::router {
 namespace {
 
-const absl::Time kNow = absl::FromUnixSeconds(1000);
-constexpr double kRowUs = 1000;  // of a prompt
-
-cost::StepProfile Profile() {
-  return {.step_us = 500,
-          .prompt_row_us = kRowUs,
-          .generated_row_us = 100,
-          .sampled_row_us = 0,
-          .relative_error = 0.01,
-          .median_relative_error = 0.01,
-          .samples = 100};
-}
-
-class FadedPricesTest : public ::testing::Test {
- protected:
-  FadedPricesTest() { fleet_.SetNow(kNow); }
-
-  Node& Add(uint64_t key, const std::string& id, v1::NodeRole role) {
-    v1::Registration registration = TestRegistration(id, role);
-    registration.set_kv_bytes_per_block(1000 * kBlockTokens);
-    Node& node = fleet_.Join(NodeKey(key), registration, kNow);
-    index_.AddNode(node.slot, node.group(), 1000);
-    fleet_.OnStepCost(node, Profile());
-    return node;
-  }
-  Node& Prefill(int i) { return Add(100 + i, absl::StrCat("p", i), v1::NODE_ROLE_PREFILL); }
-  Node& Decode(int i) { return Add(1 + i, absl::StrCat("d", i), v1::NODE_ROLE_DECODE); }
-  // Transfers that moved bytes at this rate.
-  void Measure(const Node& from, const Node& to, double bytes_per_us) {
-    for (int i = 0; i < 40; ++i) {
-      const int64_t bytes = 10'000 * (1 + i % 8);
-      v1::Installed installed;
-      installed.set_kv_bytes_received(bytes);
-      installed.set_kv_receive_ms(static_cast<double>(bytes) / bytes_per_us / 1e3);
-      fleet_.KvTransferDone(from.key, to.key, installed);
-    }
-  }
-
-  std::optional<PlacementFailure> Place(int prompt) {
-    const auto tokens = Tokens(prompt);
-    hashes_ = HashesOf(tokens);
-    return PairPlacement({.local_prefill_tokens_max = 8,
-                          .fetch_tokens_min = 8,
-                          .policy = PlacementPolicy::kCost},
-                         fleet_, index_, random_)
-        .Place({prompt, prompt + 20, hashes_, fleet_.now(), &failed_}, placement_);
-  }
-
-  FirstOfEqual random_;
-  Fleet fleet_{TestModel(), {2000}, random_};
-  PrefixIndex index_{{.entries_max = 100000}};
-  std::vector<kv::BlockHash> hashes_;
-  std::vector<std::pair<NodeKey, absl::Time>> failed_;
-  Placement placement_;
-};
+class FadedPricesTest : public CostPlacementTest {};
 
 // A node that was dear once gets no work that would correct its price.
 TEST_F(FadedPricesTest, AnUnusedNodesPriceFadesTowardsItsRoles) {
