@@ -160,6 +160,20 @@ TEST_F(FirstTokenGoalTest, WhatBecomesLateWhileItWaitsIsRefused) {
   h_->ExpectEmpty();
 }
 
+// Its prompt takes 3 s, of which 2.4 are certain: after 7.6 s nothing can bring its first token in
+// time.
+TEST_F(FirstTokenGoalTest, WhatWaitingHasMadeTooLateIsRefusedBeforeTheGoal) {
+  Start(absl::Seconds(10), LatePolicy::kRefuse);
+  SayCost(2, 30'000);
+  SetWaiting(150);
+  ASSERT_OK(h_->Submit("old", 100));
+  Pass(absl::Seconds(7));
+  EXPECT_OK(h_->client("old").failure);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(h_->client("old").failure,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("is predicted")));
+}
+
 // Nobody looks for a place for one that needs more room than there is. It is refused all the same.
 TEST_F(FirstTokenGoalTest, WhatFindsNoRoomInTimeIsRefused) {
   Start(absl::Seconds(3), LatePolicy::kRefuse);

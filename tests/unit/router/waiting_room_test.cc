@@ -1,0 +1,29 @@
+// Goal: the router tells its queue what room there is, so that sequences that need more are passed
+// over, and one that fits is placed at once however many of them wait before it.
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/unit/router/core_harness.h"
+
+namespace tandem::router {
+namespace {
+
+TEST(WaitingRoom, WhatFitsIsPlacedThoughAHundredBeforeItDoNot) {
+  CoreHarness h{RouterOptions()};
+  h.JoinDecode(1, "d0");
+  v1::NodeMessage message;
+  message.mutable_load()->set_blocks_total(200);
+  message.mutable_load()->set_blocks_free(50);
+  h.SayMessage(1, message);
+  // Tokens: 200 are free.
+  for (int i = 0; i < 100; ++i) ASSERT_OK(h.Submit(absl::StrCat("large", i), 300));
+  EXPECT_TRUE(h.Quiet(1));
+  ASSERT_OK(h.Submit("small", 100));
+  EXPECT_EQ(h.core().sequences_queued(), 100);
+  ASSERT_FALSE(h.Quiet(1));
+  EXPECT_EQ(h.NextRun(1).leg().request_id(), "small");
+}
+
+}  // namespace
+}  // namespace tandem::router
