@@ -13,24 +13,27 @@ using DeviceRowOpsTest = DeviceTest;
 INSTANTIATE_TEST_SUITE_P(All, DeviceRowOpsTest, kDeviceKinds, DeviceName);
 
 TEST_P(DeviceRowOpsTest, EmbedScalesTheTokensRow) {
-  const int32_t size = Uniform(1, 700);
-  const std::vector<Bf16Bits> table = NormalBf16(static_cast<size_t>(5 * size));
-  const DeviceBuffer tokens = Upload(std::vector<int32_t>{3, 0, 4, 3}), dtable = Upload(table);
-  const DeviceBuffer y = Poisoned(static_cast<size_t>(4 * size) * sizeof(float));
-  ops().embed({tokens.as<int32_t>(), dtable.as<Bf16Bits>(), 1.5f, 4, size, y.as<float>()},
-              stream());
-  const std::vector<float> actual = Download<float>(y, static_cast<size_t>(4 * size));
-  const int32_t expected_tokens[] = {3, 0, 4, 3};
-  for (int32_t row = 0; row < 4; ++row) {
-    for (int32_t i = 0; i < size; ++i) {
-      ASSERT_EQ(actual[static_cast<size_t>(row * size + i)],
-                FromBf16(table[static_cast<size_t>(expected_tokens[row] * size + i)]) * 1.5f);
+  // Rows that threads read by eights, and others.
+  for (const int32_t size : {8 * Uniform(1, 600), 8 * Uniform(1, 80) + 3}) {
+    const std::vector<Bf16Bits> table = NormalBf16(static_cast<size_t>(5 * size));
+    const DeviceBuffer tokens = Upload(std::vector<int32_t>{3, 0, 4, 3}), dtable = Upload(table);
+    const DeviceBuffer y = Poisoned(static_cast<size_t>(4 * size) * sizeof(float));
+    ops().embed({tokens.as<int32_t>(), dtable.as<Bf16Bits>(), 1.5f, 4, size, y.as<float>()},
+                stream());
+    const std::vector<float> actual = Download<float>(y, static_cast<size_t>(4 * size));
+    const int32_t expected_tokens[] = {3, 0, 4, 3};
+    for (int32_t row = 0; row < 4; ++row) {
+      for (int32_t i = 0; i < size; ++i) {
+        ASSERT_EQ(actual[static_cast<size_t>(row * size + i)],
+                  FromBf16(table[static_cast<size_t>(expected_tokens[row] * size + i)]) * 1.5f);
+      }
     }
   }
 }
 
 TEST_P(DeviceRowOpsTest, RmsNormGathersRoundsAndAdds) {
-  for (int32_t size : {1, 64, 257, 1000}) {
+  // Rows that a thread holds in registers, of each form, and rows that it does not.
+  for (int32_t size : {1, 64, 257, 1000, 2048, 3000, 8192, 9000}) {
     const std::vector<float> x = Normal(static_cast<size_t>(6 * size), 3.0f);
     const std::vector<float> weight = Normal(static_cast<size_t>(size));
     const std::vector<int32_t> gather = {5, 2};
