@@ -21,9 +21,10 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
   using Ring = WgmmaRing<kTile>;
 
   static Params ParamsOf(const DeviceGemmArgs& args, DeviceStream& stream) {
-    return {DescribePanels({args.w, args.n, args.k, kTile.n}, stream),
+    const int columns = ColumnsOf<kTile>(args);
+    return {DescribePanels({args.w, args.n, args.k, columns}, stream),
             DescribePanels({args.x, args.rows, args.k, Ring::kRowsOfBlock}, stream),
-            GateStrips<kTile>(args, stream), args};
+            GateStrips<kTile>(args, stream), args, columns};
   }
 
   // Starts the products of one stage, w's rows from 64 · consumer.
@@ -46,7 +47,7 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
   }
 
   TANDEM_KERNEL void MultiplyTiles(const Params& p, int consumer) {
-    const auto tiling = Ring::TilingOf(p.args);
+    const auto tiling = Ring::TilingOf(p);
     typename Ring::Cursor cursor;
     for (int t = Ring::FirstTile(); t < tiling.clusters(); t += Ring::Step()) {
       float acc[Ring::kSums];

@@ -95,15 +95,38 @@ struct WgmmaTiling {
 
   constexpr int clusters() const { return row_tiles * clusters_in_n; }
 };
-constexpr WgmmaTiling TileProduct(const WgmmaTile& tile, int rows, int n, int k) {
-  const int columns = tile.n * tile.cluster;
-  return {(rows + tile.rows - 1) / tile.rows, (n + columns - 1) / columns,
+// `columns` of y for each block.
+constexpr WgmmaTiling TileProduct(const WgmmaTile& tile, int columns, int rows, int n, int k) {
+  const int of_cluster = columns * tile.cluster;
+  return {(rows + tile.rows - 1) / tile.rows, (n + of_cluster - 1) / of_cluster,
           (k + tile.k - 1) / tile.k};
 }
 // Blocks that have something to compute, counting the tiles of clusters that lie beyond y.
 constexpr int64_t CountWgmmaTiles(const WgmmaTile& tile, int64_t rows, int64_t n) {
-  const WgmmaTiling tiling = TileProduct(tile, static_cast<int>(rows), static_cast<int>(n), 1);
+  const WgmmaTiling tiling =
+      TileProduct(tile, tile.n, static_cast<int>(rows), static_cast<int>(n), 1);
   return int64_t{tiling.clusters()} * tile.cluster;
+}
+
+// The columns of y that a block computes: the tile's, or fewer for up to 64 rows of x, where bytes
+// decide. A block brings the rows of w of its columns, and x, once for each of its tiles; the
+// width that gives the busiest block the fewest bytes wins, the wider of two equal ones. The
+// instruction still multiplies 64 rows of w. It finds the others in shared memory as they are, and
+// nobody stores their sums. REQUIRES: no gate, whose strips have the tile's width.
+inline constexpr int kWidthStep = 8;  // a swizzled panel repeats every eight rows
+constexpr int ColumnsOfBlock(const WgmmaTile& tile, int64_t rows, int64_t n, int multiprocessors) {
+  if (tile.consumers() > 1 || tile.rows > 64 || rows > tile.rows) return tile.n;
+  int best = tile.n;
+  int64_t least = 0;
+  for (int width = tile.n; width >= kWidthStep; width -= kWidthStep) {
+    const int64_t tiles = (n + width - 1) / width;
+    const int64_t rounds = (tiles + multiprocessors - 1) / multiprocessors;
+    const int64_t bytes = rounds * (width + tile.rows);
+    if (width < tile.n && bytes >= least) continue;
+    best = width;
+    least = bytes;
+  }
+  return best;
 }
 
 // An index of `tiles`: up to 64 rows the narrowest tile that holds them; beyond, the widest that

@@ -36,13 +36,12 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
   static_assert(kTile.groups() == 2 && kTile.panels() == 2);
 
   static Params ParamsOf(const DeviceGemmArgs& args, DeviceStream& stream) {
-    const int columns = PaddedColumns(args.k);
-    return {
-        {DescribePanels({args.packed, args.n, columns, kTile.n, 1}, stream),
-         DescribePanels({args.x_rounded, args.rows, columns, Ring::kRowsOfBlock, 1}, stream),
-         GateStrips<kTile>(args, stream), args},
-        DescribeRuns({args.x_scales, columns / kFp8GroupSize, ScaleStride(args.rows), kTile.rows},
-                     stream)};
+    const int k = PaddedColumns(args.k), columns = ColumnsOf<kTile>(args);
+    return {{DescribePanels({args.packed, args.n, k, columns, 1}, stream),
+             DescribePanels({args.x_rounded, args.rows, k, Ring::kRowsOfBlock, 1}, stream),
+             GateStrips<kTile>(args, stream), args, columns},
+            DescribeRuns({args.x_scales, k / kFp8GroupSize, ScaleStride(args.rows), kTile.rows},
+                         stream)};
   }
 
   // Starts the products of one group of a stage, w's rows from 64 · consumer.
@@ -89,7 +88,7 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
   }
 
   TANDEM_KERNEL void MultiplyTiles(const Params& p, int consumer) {
-    const auto tiling = Ring::TilingOf(p.args);
+    const auto tiling = Ring::TilingOf(p);
     typename Ring::Cursor cursor;
     for (int t = Ring::FirstTile(); t < tiling.clusters(); t += Ring::Step()) {
       Sums sums = {}, first, second;
@@ -105,7 +104,7 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
         cursor.Next();
       }
       const gemm::TilePlace at = Ring::PlaceAt(t, tiling);
-      ScaleByWeights(p.args, sums, at.n_tile * kTile.n + consumer * 64);
+      ScaleByWeights(p.args, sums, at.n_tile * Ring::Columns(p) + consumer * 64);
       Ring::Store(p, sums, at, consumer);
     }
   }

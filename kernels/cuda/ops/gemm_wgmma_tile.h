@@ -33,6 +33,7 @@ struct WgmmaParams {
   PanelMap w, x;
   StripMap gated;  // of p.gated, where there is one
   DeviceGemmArgs args;
+  int columns;  // of y, that each block computes at a time
 };
 struct ScaledWgmmaParams : WgmmaParams {
   RunMap scales;  // of x, [groups][ScaleStride(rows)]
@@ -42,6 +43,12 @@ template <gemm::WgmmaTile kTile>
 StripMap GateStrips(const DeviceGemmArgs& args, DeviceStream& stream) {
   if (args.gated == nullptr) return {};
   return DescribeStrips({args.gated, args.rows, args.n / 2, kTile.rows}, stream);
+}
+
+template <gemm::WgmmaTile kTile>
+int ColumnsOf(const DeviceGemmArgs& args) {
+  if (args.gated != nullptr) return kTile.n;
+  return gemm::ColumnsOfBlock(kTile, args.rows, args.n, args.multiprocessors);
 }
 
 template <gemm::WgmmaTile kTile>
@@ -59,8 +66,12 @@ struct WgmmaRing {
   static constexpr int kRowsOfBlock = kTile.rows / kBlocks;  // of x, that each block brings
   static_assert(PanelBytes(kRowsOfBlock) % kPanelAlignment == 0 || kBlocks == 1);
 
-  TANDEM_KERNEL gemm::WgmmaTiling TilingOf(const DeviceGemmArgs& args) {
-    return gemm::TileProduct(kTile, args.rows, args.n, args.k);
+  // Tiles of several consumers always have all their columns.
+  TANDEM_KERNEL int Columns(const WgmmaParams& p) {
+    return kTile.consumers() == 1 ? p.columns : kTile.n;
+  }
+  TANDEM_KERNEL gemm::WgmmaTiling TilingOf(const WgmmaParams& p) {
+    return gemm::TileProduct(kTile, Columns(p), p.args.rows, p.args.n, p.args.k);
   }
   // The tiles of y that this block computes are those of its cluster's walk, FirstTile + i · Step.
   TANDEM_KERNEL int FirstTile() { return BlockX() / kBlocks; }
@@ -89,11 +100,13 @@ struct WgmmaRing {
   // and its scales.
   template <typename Params>
   TANDEM_KERNEL void CopyWeights(const Params& p, int stage, const gemm::TilePlace& at, int i) {
-    ArriveExpecting(FullBarrier(stage), kTile.stage_bytes());
+    const int columns = Columns(p);
+    const int absent = (kTile.n - columns) * kTile.k * kTile.element_bytes();
+    ArriveExpecting(FullBarrier(stage), kTile.stage_bytes() - absent);
     char* w = StageOf(stage);
 #pragma unroll
     for (int panel = 0; panel < kTile.panels(); ++panel) {
-      CopyPanel(w + panel * PanelBytes(kTile.n), p.w, at.n_tile * kTile.n,
+      CopyPanel(w + panel * PanelBytes(kTile.n), p.w, at.n_tile * columns,
                 i * kTile.k + panel * kPanelColumns, FullBarrier(stage));
     }
   }
@@ -126,7 +139,7 @@ struct WgmmaRing {
   // writes weights, so those of the first stages are on their way before the predecessor has ended.
   template <typename Params>
   TANDEM_KERNEL void CopyTiles(const Params& p) {
-    const gemm::WgmmaTiling tiling = TilingOf(p.args);
+    const gemm::WgmmaTiling tiling = TilingOf(p);
     PrefetchMap(p.w);
     PrefetchMap(p.x);
     if constexpr (kTile.groups() > 0) PrefetchMap(p.scales);
@@ -159,15 +172,16 @@ struct WgmmaRing {
     }
   }
 
-  // Stores the sums of a warpgroup's 64 columns. They are those of yᵀ: a thread has two rows of y
-  // in one column. Lanes four apart hold neighbouring columns and exchange, after which each has
-  // one row in two columns. Where sums are added to y, up to sixteen loads are under way before the
-  // first store.
+  // Stores the sums of a warpgroup's columns, 64 or the first ones of them that lie before `end_n`.
+  // They are those of yᵀ: a thread has two rows of y in one column. Lanes four apart hold
+  // neighbouring columns and exchange, after which each has one row in two columns. Where sums are
+  // added to y, up to sixteen loads are under way before the first store.
   TANDEM_KERNEL void StoreSums(const DeviceGemmArgs& p, const float (&sums)[kSums], int first_row,
-                               int first_n) {
+                               int first_n, int end_n) {
     const int lane = LaneIndex();
     const int odd = lane / 4 % 2;
     const int n = first_n + WarpIndex() % kWarpgroupWarps * 16 + lane / 8 * 2;
+    const bool has[2] = {n < end_n, n + 8 < end_n};
     constexpr int kTogether = kTile.rows / 8 < 8 ? kTile.rows / 8 : 8;
     static_assert(kTile.rows / 8 % kTogether == 0);
 #pragma unroll
@@ -177,8 +191,8 @@ struct WgmmaRing {
       if (p.add_to_y) {
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
-          before[j][0] = LoadPair(p, row + j * 8, n);
-          before[j][1] = LoadPair(p, row + j * 8, n + 8);
+          if (has[0]) before[j][0] = LoadPair(p, row + j * 8, n);
+          if (has[1]) before[j][1] = LoadPair(p, row + j * 8, n + 8);
         }
       }
 #pragma unroll
@@ -188,7 +202,7 @@ struct WgmmaRing {
           const int i = (part + j) * 4 + half * 2;
           const float other = ShuffleXor(odd != 0 ? sums[i] : sums[i + 1], 4);
           const FloatPair sum = {odd != 0 ? other : sums[i], odd != 0 ? sums[i + 1] : other};
-          StorePair(p, row + j * 8, n + half * 8, sum, before[j][half]);
+          if (has[half]) StorePair(p, row + j * 8, n + half * 8, sum, before[j][half]);
         }
       }
     }
@@ -224,7 +238,9 @@ struct WgmmaRing {
   TANDEM_KERNEL void Store(const WgmmaParams& p, const float (&sums)[kSums],
                            const gemm::TilePlace& at, int consumer) {
     if (p.args.gated == nullptr) {
-      StoreSums(p.args, sums, at.row_tile * kTile.rows, at.n_tile * kTile.n + consumer * 64);
+      const int first_n = at.n_tile * Columns(p);
+      StoreSums(p.args, sums, at.row_tile * kTile.rows, first_n + consumer * 64,
+                first_n + Columns(p));
     } else {
       StoreGate(p, sums, at, consumer);
     }
@@ -267,7 +283,7 @@ struct WgmmaRing {
 template <typename Kernel, gemm::WgmmaTile kTile>
 void LaunchRing(const typename Kernel::Params& params, DeviceStream& stream) {
   const gemm::WgmmaTiling tiling =
-      gemm::TileProduct(kTile, params.args.rows, params.args.n, params.args.k);
+      gemm::TileProduct(kTile, params.columns, params.args.rows, params.args.n, params.args.k);
   const int64_t room = params.args.multiprocessors / kTile.cluster;
   const int64_t most = room > 0 ? room : 1;
   const int64_t clusters = tiling.clusters() < most ? tiling.clusters() : most;

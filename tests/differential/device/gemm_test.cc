@@ -157,6 +157,44 @@ TEST_P(HopperGemmTest, EveryTileThatACallNamesGivesTheSameBits) {
   }
 }
 
+// The more multiprocessors, the fewer columns a block has: from 64 down to 8.
+TEST_P(HopperGemmTest, ABlocksWidthChangesNoBit) {
+  const int32_t n = 200 + Uniform(0, 30), k = 8 * Uniform(20, 70);
+  const std::vector<Bf16Bits> w = NormalBf16(static_cast<size_t>(n * k));
+  const std::vector<Bf16Bits> x = NormalBf16(static_cast<size_t>(64 * k));
+  std::set<int> widths;
+  for (const int32_t rows : {1, 9, 17, 64}) {
+    const gemm::WgmmaTile& tile =
+        gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, rows, n, 1)];
+    std::vector<float> first;
+    for (const int32_t multiprocessors : {1, 3, 4, 5, 6, 7, 10, 14, 1000}) {
+      widths.insert(gemm::ColumnsOfBlock(tile, rows, n, multiprocessors));
+      const std::vector<float> y =
+          Run({rows, n, k}, x, w, {.bias = true, .add = true, .multiprocessors = multiprocessors});
+      if (first.empty()) first = y;
+      ExpectSameBits(
+          y.data(), first.data(), y.size(),
+          std::to_string(rows) + " rows, " + std::to_string(multiprocessors) + " multiprocessors");
+    }
+  }
+  EXPECT_GE(widths.size(), 6u) << "too few widths are tested";
+}
+
+TEST(WgmmaTile, NarrowerBlocksBringFewerBytesEach) {
+  const auto width = [](int rows, int n) {
+    const int tile = gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, rows, n, 132);
+    return gemm::ColumnsOfBlock(gemm::kWgmmaTiles[tile], rows, n, 132);
+  };
+  EXPECT_EQ(width(1, 4096), 32) << "128 blocks on 132 multiprocessors instead of 64";
+  EXPECT_EQ(width(64, 4096), 32);
+  EXPECT_EQ(width(1, 6144), 48);
+  EXPECT_EQ(width(1, 28672), 56) << "four rounds either way";
+  EXPECT_EQ(width(1, 64 * 132), 64);
+  EXPECT_EQ(width(1, 8), 8);
+  EXPECT_EQ(width(128, 4096), 64) << "many rows: products decide, and one takes as long";
+  EXPECT_EQ(width(2048, 4096), 128);
+}
+
 TEST(WgmmaTile, IsChosenByShapeAndFitsHopper) {
   EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 1, 4096, 132)].rows, 8);
   EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 9, 4096, 132)].rows, 16);
