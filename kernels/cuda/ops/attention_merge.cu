@@ -7,12 +7,13 @@
 // spread over many multiprocessors. Only l and o depend on the order: a maximum is exact in any
 // order, so the lanes get the factors of 32 partitions together, from a prefix maximum. Then each
 // lane folds its column, one partition after the other, with the operations of one thread that
-// walks the partitions, to the bit. The loads of the next 64 partitions are under way meanwhile.
+// walks the partitions, to the bit. Meanwhile the loads of the next 64 partitions are under way,
+// and the lanes compute the factors of the next 32.
 //
 // Grid: one warp a block, persistent, so that a captured graph serves any number of merges. Shared
-// memory: the factors of 32 partitions, which all lanes read. Bound: where
-// rows have few partitions, a warp's instructions, about ten for each; of one long row not known
-// (docs/kernels/decode_attention.md).
+// memory: the factors of twice 32 partitions, which all lanes read. Bound: of long rows the chain
+// of the fold, a product and a sum for each partition; where rows have few partitions, a warp's
+// instructions (docs/kernels/decode_attention.md).
 #include "kernels/api/device_attention.h"
 #include "kernels/cuda/ops/attention_tile.h"
 #include "kernels/cuda/ops/launchers.h"
@@ -29,9 +30,13 @@ struct AttentionMergeKernel : EarlyStart {
   using Params = DeviceAttentionArgs;
   static constexpr const char* kName = "attention merge kernel";
   static constexpr int kThreads = kWarpSize;
-  static constexpr int kBlocksPerMultiprocessor = kMergeBlocksPerMultiprocessor;
+  // With head_dim 32 a thread needs two registers more than sixteen blocks leave it.
+  static constexpr int kBlocksPerMultiprocessor =
+      kHeadDim == kWarpSize ? 11 : kMergeBlocksPerMultiprocessor;
   static constexpr int kSlices = kHeadDim < kWarpSize ? 1 : kHeadDim / kWarpSize;
   static constexpr int kTogether = kWarpSize;  // partitions
+  // Whether a chunk of 32 partitions that is all there has code of its own, without branches.
+  static constexpr bool kWhole = kHeadDim > kWarpSize;
 
   // The records that a warp folds, and this lane's column.
   struct Records {
@@ -39,9 +44,16 @@ struct AttentionMergeKernel : EarlyStart {
     int64_t stride;      // floats from one partition's to the next's
     int num_partitions;
     int column;
+
+    TANDEM_DEVICE bool HasChunk(int first_partition) const {
+      return first_partition + kTogether <= num_partitions;
+    }
+    TANDEM_DEVICE const float* ValueOf(int partition) const {
+      return first + partition * stride + 2 + column;
+    }
   };
-  // Column values of up to 32 partitions, in groups: what follows the last partition's group is
-  // neither loaded nor folded.
+  // Column values of a chunk: up to 32 partitions. A row's last chunk is loaded and folded in
+  // groups of eight: what follows its last group is not touched.
   struct Values {
     float of[kTogether];
   };
@@ -50,45 +62,45 @@ struct AttentionMergeKernel : EarlyStart {
   struct alignas(16) Factors {
     float a, b, l, unused;
   };
-  static constexpr size_t kSharedBytes = kTogether * sizeof(Factors);
-  TANDEM_KERNEL Factors* SharedFactors() { return reinterpret_cast<Factors*>(SharedMemory()); }
+  // Those of two chunks: one is folded while the next one's are computed.
+  static constexpr size_t kSharedBytes = 2 * kTogether * sizeof(Factors);
+  TANDEM_KERNEL Factors* FactorsOfChunk(int parity) {
+    return reinterpret_cast<Factors*>(SharedMemory()) + parity * kTogether;
+  }
 
-  // m and l of this lane's partition of those from `first` on.
+  // m and l of this lane's partition of the chunk at `first`.
   TANDEM_KERNEL FloatPair LoadSums(const Records& records, int first) {
     const int mine = first + LaneIndex();
     if (mine >= records.num_partitions) return {MinusInfinity(), 0};
     return *reinterpret_cast<const FloatPair*>(records.first + mine * records.stride);
   }
-  // The group's values of the partitions from `first` on.
-  TANDEM_KERNEL void LoadGroup(const Records& records, int first, int group, Values* values) {
-    const int count = records.num_partitions - first - group;
-    if (count <= 0) return;
-    const float* from = records.first + (first + group) * records.stride + 2 + records.column;
-    if (count >= kGroup) {
+  TANDEM_KERNEL void LoadPart(const Records& records, int first, Values* values) {
 #pragma unroll
-      for (int i = group; i < group + kGroup; ++i, from += records.stride) values->of[i] = *from;
-    } else {
+    for (int group = 0; group < kTogether; group += kGroup) {
+      const int count = records.num_partitions - first - group;
+      if (count <= 0) return;
+      const float* from = records.ValueOf(first + group);
 #pragma unroll
       for (int i = group; i < group + kGroup; ++i, from += records.stride) {
         if (i - group < count) values->of[i] = *from;
       }
     }
   }
-  TANDEM_KERNEL void LoadAll(const Records& records, int first, Values* values) {
+  TANDEM_KERNEL void LoadChunk(const Records& records, int first, Values* values) {
+    if (!records.HasChunk(first)) return LoadPart(records, first, values);
+    const float* from = records.ValueOf(first);
 #pragma unroll
-    for (int group = 0; group < kTogether; group += kGroup) {
-      LoadGroup(records, first, group, values);
-    }
+    for (int i = 0; i < kTogether; ++i, from += records.stride) values->of[i] = *from;
   }
 
-  // Shares the factors of 32 partitions, whose m and l the lanes have in `sums`; *m is the maximum
-  // before them, then after them.
-  TANDEM_KERNEL void ShareFactors(const FloatPair& sums, float* m) {
+  // Computes the factors of a chunk, whose m and l the lanes have in `sums`; *m is the maximum
+  // before it, then after it. A SyncWarp must come before other lanes read them.
+  TANDEM_KERNEL void PutFactors(const FloatPair& sums, Factors* factors, float* m) {
     float most = sums.first;  // of this lane's partition and all before it
 #pragma unroll
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
-      const float other = Shuffle(most, LaneIndex() - distance);
-      if (LaneIndex() >= distance) most = Max(most, other);
+      const int before = LaneIndex() - distance;  // the first lanes take their own
+      most = Max(most, Shuffle(most, before >= 0 ? before : LaneIndex()));
     }
     most = Max(most, *m);
     float before = Shuffle(most, LaneIndex() - 1);
@@ -96,9 +108,7 @@ struct AttentionMergeKernel : EarlyStart {
     *m = Shuffle(most, kWarpSize - 1);
     const float anchor = Anchor(most);
     const float b = Exp2(Add(sums.first, -anchor));
-    SyncWarp();  // the last ones are folded
-    SharedFactors()[LaneIndex()] = {Exp2(Add(before, -anchor)), b, Mul(sums.second, b), 0};
-    SyncWarp();
+    factors[LaneIndex()] = {Exp2(Add(before, -anchor)), b, Mul(sums.second, b), 0};
   }
 
   struct Total {
@@ -108,25 +118,44 @@ struct AttentionMergeKernel : EarlyStart {
     total->l = Add(Mul(total->l, factors.a), factors.l);
     total->o = Add(Mul(total->o, factors.a), Mul(value, factors.b));
   }
-  // Folds up to 32 partitions from `first` on, and loads those 64 partitions later in their place.
-  TANDEM_KERNEL void Fold(const Records& records, int first, Values* values, Total* total) {
+  TANDEM_KERNEL void FoldPart(int count, const Values& values, const Factors* factors,
+                              Total* total) {
 #pragma unroll
-    for (int group = 0; group < kTogether; group += kGroup) {
-      const int count = records.num_partitions - first - group;
-      if (count <= 0) return;
-      if (count >= kGroup) {
-#pragma unroll
-        for (int i = group; i < group + kGroup; ++i) {
-          FoldOne(values->of[i], SharedFactors()[i], total);
-        }
-      } else {
-#pragma unroll
-        for (int i = group; i < group + kGroup; ++i) {
-          if (i - group < count) FoldOne(values->of[i], SharedFactors()[i], total);
-        }
-      }
-      LoadGroup(records, first + 2 * kTogether, group, values);
+    for (int i = 0; i < kTogether; ++i) {
+      if (i % kGroup == 0 && i >= count) return;
+      if (i < count) FoldOne(values.of[i], factors[i], total);
     }
+  }
+
+  // The state of a fold: m and l of the chunk to come, and the maximum before it.
+  struct Ahead {
+    FloatPair sums;
+    float m;
+  };
+  // Folds the chunk at `first`, whose values and factors are there, and puts the values of the one
+  // two chunks later in their place. Meanwhile the next one's factors are computed. No step of the
+  // chain waits for any of that, and there is no branch where all of both chunks is there.
+  TANDEM_KERNEL void FoldChunk(const Records& records, int first, int parity, Values* values,
+                               Ahead* ahead, Total* total) {
+    const Factors* factors = FactorsOfChunk(parity);
+    const int later = first + 2 * kTogether;
+    const FloatPair sums = ahead->sums;
+    ahead->sums = LoadSums(records, later);
+    PutFactors(sums, FactorsOfChunk(parity ^ 1), &ahead->m);
+    if (!kWhole || !records.HasChunk(first)) {
+      FoldPart(records.num_partitions - first, *values, factors, total);
+      if (!kWhole) LoadPart(records, later, values);
+    } else {
+      const bool has_later = records.HasChunk(later);
+      const float* from = records.ValueOf(later);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i, from += records.stride) {
+        FoldOne(values->of[i], factors[i], total);
+        if (has_later) values->of[i] = *from;
+      }
+      if (!has_later) LoadPart(records, later, values);
+    }
+    SyncWarp();
   }
 
   // One row and head of `merge`, 32 of its columns.
@@ -138,24 +167,22 @@ struct AttentionMergeKernel : EarlyStart {
         p.records + (int64_t{merge.first_record} * p.num_heads + row_and_head) * (kHeadDim + 2),
         int64_t{merge.num_rows} * p.num_heads * (kHeadDim + 2), merge.num_partitions,
         has_column ? column : 0};
+    const int64_t out_row = int64_t{merge.first_row} * p.num_heads + row_and_head;
     Total total = {0, 0};
-    float m = MinusInfinity();
     Values even, odd;
-    FloatPair sums = LoadSums(records, 0), next_sums = LoadSums(records, kTogether);
-    LoadAll(records, 0, &even);
-    LoadAll(records, kTogether, &odd);
+    const FloatPair sums = LoadSums(records, 0);
+    Ahead ahead = {LoadSums(records, kTogether), MinusInfinity()};
+    LoadChunk(records, 0, &even);
+    LoadChunk(records, kTogether, &odd);
+    PutFactors(sums, FactorsOfChunk(0), &ahead.m);
+    SyncWarp();
     for (int first = 0; first < records.num_partitions; first += 2 * kTogether) {
-      ShareFactors(sums, &m);
-      sums = LoadSums(records, first + 2 * kTogether);
-      Fold(records, first, &even, &total);
+      FoldChunk(records, first, 0, &even, &ahead, &total);
       if (first + kTogether >= records.num_partitions) break;
-      ShareFactors(next_sums, &m);
-      next_sums = LoadSums(records, first + 3 * kTogether);
-      Fold(records, first + kTogether, &odd, &total);
+      FoldChunk(records, first + kTogether, 1, &odd, &ahead, &total);
     }
     if (!has_column) return;
-    p.out[(int64_t{merge.first_row} * p.num_heads + row_and_head) * kHeadDim + column] =
-        ToBf16(Mul(total.o, 1.0f / total.l)).bits;
+    p.out[out_row * kHeadDim + column] = ToBf16(Mul(total.o, 1.0f / total.l)).bits;
   }
 
   TANDEM_KERNEL void Run(const Params& p) {
