@@ -17,12 +17,12 @@ namespace {
 
 constexpr int kRowThreads = 256;
 
-// Eight neighbouring values of a table's row.
-struct EightBf16 {
-  alignas(16) Bf16Bits of[8];
+// Four neighbouring values of a row.
+struct FourBf16 {
+  alignas(8) Bf16Bits of[4];
 };
-struct EightFloats {
-  alignas(16) float of[8];
+struct FourFloats {
+  alignas(16) float of[4];
 };
 
 struct EmbedKernel {
@@ -30,22 +30,33 @@ struct EmbedKernel {
   static constexpr const char* kName = "embed kernel";
   static constexpr int kThreads = kRowThreads;
   static constexpr int kBlocksPerMultiprocessor = 1;
+  static constexpr int kTogether = 4;  // loads under way
 
   TANDEM_KERNEL void Run(const Params& p) {
     const int64_t row = BlockX();
     const Bf16Bits* from = p.table + int64_t{p.tokens[row]} * p.size;
     float* to = p.y + row * p.size;
-    if (p.size % 8 == 0) {
-      for (int i = ThreadIndex() * 8; i < p.size; i += kThreads * 8) {
-        const EightBf16 values = *reinterpret_cast<const EightBf16*>(from + i);
-        EightFloats scaled;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) scaled.of[j] = ToFloat({values.of[j]}) * p.scale;
-        *reinterpret_cast<EightFloats*>(to + i) = scaled;
-      }
+    if (p.size % 4 != 0) {
+      for (int i = ThreadIndex(); i < p.size; i += kThreads) to[i] = ToFloat({from[i]}) * p.scale;
       return;
     }
-    for (int i = ThreadIndex(); i < p.size; i += kThreads) to[i] = ToFloat({from[i]}) * p.scale;
+    constexpr int kStep = kThreads * 4;
+    for (int first = ThreadIndex() * 4; first < p.size; first += kTogether * kStep) {
+      FourBf16 values[kTogether] = {};
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t) {
+        const int i = first + t * kStep;
+        if (i < p.size) values[t] = *reinterpret_cast<const FourBf16*>(from + i);
+      }
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t) {
+        const int i = first + t * kStep;
+        FourFloats scaled;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) scaled.of[j] = ToFloat({values[t].of[j]}) * p.scale;
+        if (i < p.size) *reinterpret_cast<FourFloats*>(to + i) = scaled;
+      }
+    }
   }
 };
 

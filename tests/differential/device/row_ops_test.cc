@@ -13,8 +13,8 @@ using DeviceRowOpsTest = DeviceTest;
 INSTANTIATE_TEST_SUITE_P(All, DeviceRowOpsTest, kDeviceKinds, DeviceName);
 
 TEST_P(DeviceRowOpsTest, EmbedScalesTheTokensRow) {
-  // Rows that threads read by eights, and others.
-  for (const int32_t size : {8 * Uniform(1, 600), 8 * Uniform(1, 80) + 3}) {
+  // Rows that threads read by fours, and others.
+  for (const int32_t size : {4 * Uniform(1, 1500), 8 * Uniform(1, 80) + 3}) {
     const std::vector<Bf16Bits> table = NormalBf16(static_cast<size_t>(5 * size));
     const DeviceBuffer tokens = Upload(std::vector<int32_t>{3, 0, 4, 3}), dtable = Upload(table);
     const DeviceBuffer y = Poisoned(static_cast<size_t>(4 * size) * sizeof(float));
