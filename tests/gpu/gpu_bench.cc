@@ -58,7 +58,13 @@ std::vector<Case> Cases() {
   for (int32_t rows : {1, 64}) {
     for (bool filters : {false, true}) add(Sample{rows, filters}, false, plain);
   }
-  cases.push_back({"checksum 64 x 128 KiB", [](Bench& bench) { bench.MeasureChecksum(); }, false});
+  for (int32_t rows : {1, 2048}) {
+    add(Norm{rows}, false, plain);
+    add(Rope{rows}, false, plain);
+  }
+  // What a stage of the copies through the host's arena holds, and a payload from device memory.
+  add(ChecksumCase{64, 128}, false, plain);
+  add(ChecksumCase{1, 1024}, false, plain);
   for (int32_t length : {2048, 4096, 8192, 16384}) {
     add(Prefill{length, kHeadDim}, length == 8192, plain);
   }

@@ -12,6 +12,8 @@
 #include "kernels/api/device_matrix.h"
 #include "kernels/api/device_ops.h"
 #include "kernels/api/device_quantise.h"
+#include "kernels/api/device_rms_norm.h"
+#include "kernels/api/device_rope_kv.h"
 #include "kernels/api/device_sampling.h"
 #include "kernels/api/device_timing.h"
 
@@ -67,6 +69,11 @@ std::string NameOf(const Prefill& prefill) {
 }
 std::string NameOf(const Sample& sample) {
   return absl::StrCat("sample ", sample.rows, sample.filters ? " filtered" : " greedy");
+}
+std::string NameOf(const Norm& norm) { return absl::StrCat("norm ", norm.rows, " x 4096"); }
+std::string NameOf(const Rope& rope) { return absl::StrCat("rope ", rope.rows, " x 48 heads"); }
+std::string NameOf(const ChecksumCase& checksum) {
+  return absl::StrCat("checksum ", checksum.count, " x ", checksum.kib, " KiB");
 }
 std::string NameOf(const BenchProduct& product) {
   return absl::StrCat("gemm ", DeviceWeightTypeName(product.type), " ", product.rows, " x ",
@@ -220,17 +227,69 @@ void Bench::Measure(const Merge& merge) {
   Report({NameOf(merge), ms, 0, 0, absl::StrCat(args.launch.merges, " merges")});
 }
 
-void Bench::MeasureChecksum() {
-  const int64_t bytes = 128 << 10, count = 64;
+void Bench::Measure(const Norm& norm) {
+  constexpr int32_t kSize = 4096;
+  const size_t size = static_cast<size_t>(norm.rows) * kSize;
+  std::vector<DeviceBuffer> x;
+  for (int i = 0; i < 4; ++i) x.push_back(RandomBf16(size * 2));
+  const DeviceBuffer weight = RandomBf16(size_t{kSize} * 2), y = Allocate(size * sizeof(Bf16Bits));
+  DeviceRmsNormArgs args;
+  args.weight = weight.as<float>();
+  args.rows = norm.rows;
+  args.size = kSize;
+  args.y = y.as<Bf16Bits>();
+  const double ms = Time([&](int i) {
+    args.x = x[static_cast<size_t>(i) % x.size()].as<float>();
+    device_->ops().rms_norm(args, *stream_);
+  });
+  Report({NameOf(norm), ms, static_cast<double>(size * 6), 0, ""});
+}
+
+void Bench::Measure(const Rope& rope) {
+  constexpr int32_t kHeads = 32, kKvHeads = 8, kAllHeads = kHeads + 2 * kKvHeads;
+  const size_t rows = static_cast<size_t>(rope.rows);
+  std::vector<int32_t> positions(rows);
+  std::vector<int64_t> slots(rows);
+  for (size_t i = 0; i < rows; ++i) {
+    positions[i] = static_cast<int32_t>(i);
+    slots[i] = static_cast<int64_t>(i);
+  }
+  const DeviceBuffer dpositions = Upload(positions), dslots = Upload(slots);
+  const DeviceBuffer angles = RandomBf16(rows * kHeadDim * 2);
+  std::vector<DeviceBuffer> qkv;
+  for (int i = 0; i < 4; ++i) qkv.push_back(RandomBf16(rows * kAllHeads * kHeadDim * 2));
+  DeviceRopeKvArgs args;
+  args.rows = rope.rows;
+  args.num_heads = kHeads;
+  args.positions = dpositions.as<int32_t>();
+  args.cos = args.sin = angles.as<float>();
+  args.slots = dslots.as<int64_t>();
+  args.layer.shape = {kKvHeads, kHeadDim, kBlockTokens, KvType::kBf16};
+  args.layer.block_stride_bytes = static_cast<int64_t>(KvBlockBytes(args.layer.shape));
+  const size_t blocks = (rows + kBlockTokens - 1) / kBlockTokens;
+  const DeviceBuffer cache = Allocate(blocks * static_cast<size_t>(args.layer.block_stride_bytes));
+  const DeviceBuffer q = Allocate(rows * kHeads * kHeadDim * sizeof(Bf16Bits));
+  args.layer.base = cache.data();
+  args.q = q.as<Bf16Bits>();
+  const double ms = Time([&](int i) {
+    args.qkv = qkv[static_cast<size_t>(i) % qkv.size()].as<float>();
+    device_->ops().rope_kv(args, *stream_);
+  });
+  Report({NameOf(rope), ms, static_cast<double>(rows * kAllHeads * kHeadDim * 6), 0, ""});
+}
+
+void Bench::Measure(const ChecksumCase& checksum) {
+  const auto& [count, kib] = checksum;
+  const int64_t bytes = int64_t{kib} << 10;
   std::vector<DeviceBuffer> data;
   for (int i = 0; i < 16; ++i) data.push_back(RandomBf16(static_cast<size_t>(bytes * count / 2)));
   const DeviceBuffer checksums = Allocate(static_cast<size_t>(count) * sizeof(uint64_t));
   const double ms = Time([&](int i) {
     const DeviceChecksumArgs args = {data[static_cast<size_t>(i) % data.size()].data(), bytes,
-                                     bytes, static_cast<int32_t>(count), checksums.as<uint64_t>()};
+                                     bytes, count, checksums.as<uint64_t>()};
     device_->ops().checksum(args, *stream_);
   });
-  Report({"checksum 64 x 128 KiB", ms, static_cast<double>(bytes * count), 0, ""});
+  Report({NameOf(checksum), ms, static_cast<double>(bytes * count), 0, ""});
 }
 
 void Bench::Measure(const Prefill& prefill) {

@@ -46,6 +46,18 @@ struct Sample {
   int32_t rows;
   bool filters;  // penalties, min-p, top-k and top-p; without them: the largest logit
 };
+// RMSNorm of rows of 4,096 values.
+struct Norm {
+  int32_t rows;
+};
+// RoPE and the cache write of rows with 32 query and 8 KV heads of 128.
+struct Rope {
+  int32_t rows;
+};
+// Of payloads of a KV transfer.
+struct ChecksumCase {
+  int32_t count, kib;
+};
 struct BenchProduct {
   DeviceWeightType type;
   int32_t rows, n, k;
@@ -55,6 +67,9 @@ std::string NameOf(const Decode& decode);
 std::string NameOf(const Merge& merge);
 std::string NameOf(const Prefill& prefill);
 std::string NameOf(const Sample& sample);
+std::string NameOf(const Norm& norm);
+std::string NameOf(const Rope& rope);
+std::string NameOf(const ChecksumCase& checksum);
 std::string NameOf(const BenchProduct& product);
 
 // What follows a bf16 product's name in those of its other results.
@@ -80,8 +95,9 @@ class Bench {
   void Measure(const Prefill& prefill);
   // A vocabulary of 128,256.
   void Measure(const Sample& sample);
-  // Blocks of 128 KiB, as many as a stage of the KV transfer's copies holds.
-  void MeasureChecksum();
+  void Measure(const Norm& norm);
+  void Measure(const Rope& rope);
+  void Measure(const ChecksumCase& checksum);
   // With the tile that the kernel chooses by shape, with the fastest, adding to y, and by cuBLASLt.
   void MeasureBf16(const BenchProduct& product);
   // Rounding x to int8 or e4m3 counts as part of the product where it is. Scales keep what they
