@@ -84,6 +84,8 @@ inline uint32_t FloatToBits(float value) {
   return bits;
 }
 
+inline uint32_t MaskOr(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
+
 inline uint32_t RoundToBf16(float x) {
   const uint32_t bits = FloatToBits(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fffu;  // the GPU's one NaN

@@ -90,6 +90,14 @@ TANDEM_BOTH inline uint32_t FloatToBits(float value) {
   return word.bits;
 }
 
+// (x & mask) | bits. With two constants the compiler makes two instructions of the plain form, each
+// with one immediate operand; this is one, with a constant in a register.
+TANDEM_DEVICE uint32_t MaskOr(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+  return y;
+}
+
 // 2^x by the special function unit: the one exponential of attention.
 TANDEM_DEVICE float Exp2(float x) {
   float y;

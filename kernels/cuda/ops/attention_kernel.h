@@ -46,6 +46,14 @@ struct AttentionKernel {
   static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
   static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
 
+  TANDEM_KERNEL void SyncTile() {
+    if constexpr (kThreads == kWarpSize) {
+      SyncWarp();
+    } else {
+      SyncThreads();
+    }
+  }
+
   TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work) {
     if constexpr (kCodes) {
       for (int i = ThreadIndex(); i < kVectors * kKvChunks; i += kThreads) {
@@ -88,39 +96,92 @@ struct AttentionKernel {
   }
 
   TANDEM_KERNEL char* StageOf(int sub_tile) {
-    return SharedMemory() + kQueryBytes + sub_tile % kStages * kStageBytes;
+    return SharedMemory() + kQueryBytes + static_cast<unsigned>(sub_tile) % kStages * kStageBytes;
   }
   TANDEM_KERNEL int64_t SlabBytes(const Params& p) {
     return int64_t{p.args.layer.shape.block_tokens / 16} * kSixteenBytes;
   }
-  // K of the sixteen tokens from `token` on, which lie together. Tokens that no row attends to may
-  // have any table entry; the address is then meaningless and the copy is not valid.
-  TANDEM_KERNEL const char* KeysOf(const Params& p, const AttentionWork& work, int token) {
-    const char* base = static_cast<const char*>(p.args.layer.base);
-    if (token + 16 <= work.begin_token || token >= work.end_token) return base;
-    const int64_t block = p.args.tables[work.item.table_offset + (token >> p.block_shift)];
-    const int in_block = token & ((1 << p.block_shift) - 1);
-    return base + block * p.args.layer.block_stride_bytes + work.kv_head * 2 * SlabBytes(p) +
-           in_block / 16 * kSixteenBytes;
+  // The blocks of a sub-tile's two groups of sixteen tokens, from the sequence's table. They are
+  // read before the copies of the sub-tile before start, so that no copy waits for them. Tokens
+  // that no row attends to may have any table entry; theirs is not read.
+  struct Blocks {
+    uint32_t of[2];
+  };
+  TANDEM_KERNEL Blocks BlocksOf(const Params& p, const AttentionWork& work, int sub_tile) {
+    Blocks blocks;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = sub_tile * kSubTileTokens + i * 16;
+      const bool attended = token + 16 > work.begin_token && token < work.end_token;
+      const int entry = work.item.table_offset + (token >> p.block_shift);
+      blocks.of[i] = attended ? static_cast<uint32_t>(p.args.tables[entry]) : 0;
+    }
+    return blocks;
+  }
+  // K of the sixteen tokens from `token` on, which lie together in `block`. Without meaning for
+  // tokens that no row attends to; the copy is then not valid.
+  TANDEM_KERNEL const char* KeysOf(const Params& p, const AttentionWork& work, int token,
+                                   uint32_t block) {
+    const char* head = static_cast<const char*>(p.args.layer.base) +
+                       work.kv_head * 2 * SlabBytes(p);  // the same in all sub-tiles
+    const uint32_t in_block = static_cast<uint32_t>(token & (p.args.layer.shape.block_tokens - 1));
+    return head + block * p.args.layer.block_stride_bytes +
+           static_cast<int64_t>(in_block / 16) * kSixteenBytes;
   }
 
-  // Starts the copies of K and V of one sub-tile. Tokens that no vector of the tile attends to
-  // become zeros: their places in the cache may hold anything.
-  TANDEM_KERNEL void LoadSubTile(const Params& p, const AttentionWork& work, int sub_tile) {
+  // Starts the copies of a sub-tile's rows of K and of V, `keys` being K's of its two groups of
+  // tokens. Tokens that no vector of the tile attends to become zeros.
+  TANDEM_KERNEL void LoadRows(const AttentionWork& work, int sub_tile, const char* const keys[2],
+                              int64_t slab_bytes) {
     char* stage = StageOf(sub_tile);
-    const int first_token = sub_tile * kSubTileTokens;
-    const char* first = KeysOf(p, work, first_token);
-    const char* second = KeysOf(p, work, first_token + 16);
-    const int64_t slab_bytes = SlabBytes(p);
 #pragma unroll 1  // registers are scarce
     for (int i = ThreadIndex(); i < kSubTileTokens * kKvChunks; i += kThreads) {
       const int t = i / kKvChunks, chunk = i % kKvChunks;
-      const int token = first_token + t;
-      const bool valid = token >= work.begin_token && token < work.end_token;
-      const char* keys = (t < 16 ? first : second) + t % 16 * kRowBytes + chunk * 16;
+      const bool valid = work.Attended().Has(sub_tile * kSubTileTokens + t, 1);
+      const char* from = (t < 16 ? keys[0] : keys[1]) + t % 16 * kRowBytes + chunk * 16;
       const int at = SwizzledOffset<kKvChunks>(t, chunk);
-      CopyAsync16(stage + at, keys, valid);
-      CopyAsync16(stage + kTileBytes + at, keys + slab_bytes, valid);
+      CopyAsync16(stage + at, from, valid);
+      CopyAsync16(stage + kTileBytes + at, from + slab_bytes, valid);
+    }
+  }
+  // The same where some vector attends to each of the tokens. A thread's places differ by
+  // constants, for rows of codes: the sixteen rows of a group lie one behind the other in the
+  // cache, and in shared memory every eight rows repeat their permutation.
+  static constexpr int kTokensAtOnce = kThreads / kKvChunks;
+  static constexpr bool kUnrolled = kCodes && kTokensAtOnce <= 16;
+  TANDEM_KERNEL void LoadAllRows(int sub_tile, const char* const keys[2], int64_t slab_bytes) {
+    constexpr int kPeriod = kTokensAtOnce < 8 ? 8 / kTokensAtOnce : 1;
+    const int thread = ThreadIndex(), t = thread / kKvChunks, chunk = thread % kKvChunks;
+#pragma unroll
+    for (int group = 0; group < 2; ++group) {
+      const char* key = keys[group] + thread * 16;
+      const char* value = key + slab_bytes;
+#pragma unroll
+      for (int i = 0; i < kPeriod; ++i) {
+        const int at = SwizzledOffset<kKvChunks>(t + i * kTokensAtOnce, chunk);
+        char* to = StageOf(sub_tile) + group * 16 * kRowBytes + at;
+#pragma unroll
+        for (int row = 0; row < 16; row += kPeriod * kTokensAtOnce) {
+          const int from = (i * kTokensAtOnce + row) * kRowBytes;
+          CopyAsync16(to + row * kRowBytes, key + from, true);
+          CopyAsync16(to + kTileBytes + row * kRowBytes, value + from, true);
+        }
+      }
+    }
+  }
+
+  // Starts the copies of K and V of one sub-tile, which lies in `blocks`. Where tokens that no
+  // vector of the tile attends to would lie, the cache may hold anything.
+  TANDEM_KERNEL void LoadSubTile(const Params& p, const AttentionWork& work, int sub_tile,
+                                 const Blocks& blocks) {
+    const int first_token = sub_tile * kSubTileTokens;
+    const char* const keys[2] = {KeysOf(p, work, first_token, blocks.of[0]),
+                                 KeysOf(p, work, first_token + 16, blocks.of[1])};
+    const int64_t slab_bytes = SlabBytes(p);
+    if (kUnrolled && work.Attended().Has(first_token, kSubTileTokens)) {
+      LoadAllRows(sub_tile, keys, slab_bytes);
+    } else {
+      LoadRows(work, sub_tile, keys, slab_bytes);
     }
     if constexpr (kCodes) {
       // Four tokens' scales each: K's 32, then V's. Some may be of tokens that no row attends to.
@@ -128,27 +189,20 @@ struct AttentionKernel {
       if (ThreadIndex() >= 2 * kFours) return;
       const int four = ThreadIndex() % kFours, token = first_token + four * 4;
       const bool valid = token + 4 > work.begin_token && token < work.end_token;
-      const char* scales = (four < 4 ? first : second) + 16 * kHeadDim + four % 4 * 16 +
+      const char* scales = (four < 4 ? keys[0] : keys[1]) + 16 * kHeadDim + four % 4 * 16 +
                            ThreadIndex() / kFours * slab_bytes;
-      CopyAsync16(stage + 2 * kTileBytes + ThreadIndex() * 16, scales, valid);
+      CopyAsync16(StageOf(sub_tile) + 2 * kTileBytes + ThreadIndex() * 16, scales, valid);
     }
   }
 
-  // The scales of this lane's tokens: `scales` in shared memory, times `factor`.
-  struct alignas(8) ScalePair {
-    float of[2];
-  };
-  TANDEM_KERNEL TokenFactors FactorsFrom(const char* scales, float factor) {
+  // The scales of this lane's tokens, which lie at `scales` in shared memory.
+  TANDEM_KERNEL TokenFactors ScalesAt(const char* scales) {
     TokenFactors factors;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      if constexpr (kCodes) {
-        const ScalePair pair = reinterpret_cast<const ScalePair*>(scales)[n * 4 + LaneIndex() % 4];
-        factors.of[n][0] = Mul(pair.of[0], factor);
-        factors.of[n][1] = Mul(pair.of[1], factor);
-      } else {
-        factors.of[n][0] = factors.of[n][1] = factor;
-      }
+      const FloatPair pair = reinterpret_cast<const FloatPair*>(scales)[n * 4 + LaneIndex() % 4];
+      factors.of[n][0] = pair.first;
+      factors.of[n][1] = pair.second;
     }
     return factors;
   }
@@ -200,8 +254,19 @@ struct AttentionKernel {
     const char* q = SharedMemory() + WarpIndex() / kHalves * 16 * kQueryRowBytes;
     float s[4][4], factor[2];
     tile->Score(q, stage, s);
-    tile->Softmax(sub_tile * kSubTileTokens, FactorsFrom(scales, p.args.scale * kLog2E), s, factor);
-    if constexpr (kCodes) tile->ScaleWeights(FactorsFrom(scales + kScaleBytes, 1.0f), s);
+    TokenFactors factors = TokenFactors::All(p.args.scale * kLog2E);
+    if constexpr (kCodes) factors = factors.Times(ScalesAt(scales));
+    tile->ScaleTokens(factors, s);
+    // Most sub-tiles of a long sequence lie inside all ranges.
+    const int first_token = sub_tile * kSubTileTokens;
+    const bool whole = tile->common.Has(first_token, kSubTileTokens);
+    if (!whole) tile->Mask(first_token, s);
+    tile->Softmax(s, factor);
+    if constexpr (kCodes) {
+      factors = ScalesAt(scales + kScaleBytes);
+      if (!whole) tile->ClearUnattended(first_token, &factors);
+      tile->ScaleTokens(factors, s);
+    }
     tile->AddValues(stage + kTileBytes, WarpIndex() % kHalves * kColumns, s, factor);
   }
 
@@ -211,37 +276,41 @@ struct AttentionKernel {
     const AttentionWork work =
         AttentionWork::Of(p.args, item, BlockY(), {kVectors, kSubTileTokens});
     LoadQueries(p, work);
+    Blocks blocks = BlocksOf(p, work, work.first_sub_tile);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
-      if (work.first_sub_tile + i < work.end_sub_tile)
-        LoadSubTile(p, work, work.first_sub_tile + i);
+      const int next = work.first_sub_tile + i;
+      if (next < work.end_sub_tile) LoadSubTile(p, work, next, blocks);
+      blocks = BlocksOf(p, work, next + 1);
       CommitCopies();
     }
     Tile tile, total;
-    tile.Reset();
     total.Reset();
-    const int first = item.first_vector + WarpIndex() / kHalves * 16 + LaneIndex() / 4;
-    tile.range[0] = work.RangeOf(first);
-    tile.range[1] = work.RangeOf(first + 8);
-    for (int i = work.first_sub_tile; i < work.end_sub_tile; ++i) {
-      WaitCopies<kStages - 2>();
-      SyncThreads();
-      const int next = i + kStages - 1;
-      if (next < work.end_sub_tile) LoadSubTile(p, work, next);
-      CommitCopies();
-      Attend(p, i, &tile);
-      if ((i + 1) % kSubTilesPerPartition != 0 && i + 1 != work.end_sub_tile) continue;
+    tile.SetRanges(work, item.first_vector + WarpIndex() / kHalves * 16);
+    for (int i = work.first_sub_tile; i < work.end_sub_tile;) {
+      const int partition = i / kSubTilesPerPartition;
+      int end = (partition + 1) * kSubTilesPerPartition;
+      if (end > work.end_sub_tile) end = work.end_sub_tile;
+      tile.Reset();
+      for (; i < end; ++i) {
+        WaitCopies<kStages - 2>();
+        SyncTile();
+        const int next = i + kStages - 1;
+        if (next < work.end_sub_tile) LoadSubTile(p, work, next, blocks);
+        blocks = BlocksOf(p, work, next + 1);
+        CommitCopies();
+        Attend(p, i, &tile);
+      }
       tile.FinishPartition();
       if constexpr (kRecorded) {
-        StoreRecord(p, work, i / kSubTilesPerPartition, tile);
+        StoreRecord(p, work, partition, tile);
       } else {
         total.Merge(tile);
       }
-      tile.Reset();
     }
     if constexpr (!kRecorded) StoreOutput(p, work, total);
     WaitCopies<0>();
-    SyncThreads();
+    SyncTile();
   }
 
   TANDEM_KERNEL void Run(const Params& p) {

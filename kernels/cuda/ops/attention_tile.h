@@ -51,6 +51,22 @@ TANDEM_DEVICE float MergeValue(const MergeFactors& f, float a, float b) {
 // token n·8 + 2·(lane % 4) + i.
 struct TokenFactors {
   float of[4][2];
+
+  TANDEM_DEVICE static TokenFactors All(float factor) {
+    TokenFactors all;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) all.of[n][0] = all.of[n][1] = factor;
+    return all;
+  }
+  TANDEM_DEVICE TokenFactors Times(const TokenFactors& others) const {
+    TokenFactors product;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) product.of[n][i] = Mul(others.of[n][i], of[n][i]);
+    }
+    return product;
+  }
 };
 
 // Two neighbouring columns of a row of o.
@@ -71,6 +87,18 @@ struct WarpTile {
   float o[kGroups][4];
   float m[2], l[2];
   TokenRange range[2];
+  TokenRange common;  // tokens that all of the warp's vectors attend to
+
+  // The warp's vectors are the 16 from `first` on. Those beyond the tile's last get its range:
+  // nobody reads their results, and so tokens that all others attend to are common.
+  TANDEM_DEVICE void SetRanges(const AttentionWork& work, int first) {
+    const auto range_of = [&work](int vector) {
+      return work.RangeOf(vector < work.end_vector ? vector : work.end_vector - 1);
+    };
+    range[0] = range_of(first + LaneIndex() / 4);
+    range[1] = range_of(first + LaneIndex() / 4 + 8);
+    common = {range_of(first + 15).begin, range_of(first).end};
+  }
 
   // The lane, for addresses in shared memory. Where registers are scarcest, addresses of q and of V
   // are computed for each sub-tile: kept, they would spill.
@@ -131,21 +159,47 @@ struct WarpTile {
     }
   }
 
-  // Turns scores of tokens [first_token, + 32), times `factors`, into p and updates m and l.
-  // Returns in factor[2] the numbers to multiply o by.
-  TANDEM_DEVICE void Softmax(int first_token, const TokenFactors& factors, float s[4][4],
-                             float factor[2]) {
-    float most[2] = {m[0], m[1]};
+  // Numbers of 16 vectors and 32 tokens, times each token's factor.
+  TANDEM_DEVICE static void ScaleTokens(const TokenFactors& factors, float x[4][4]) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[n][e] = Mul(x[n][e], factors.of[n][e % 2]);
+    }
+  }
+
+  TANDEM_DEVICE static int TokenOf(int first_token, int n, int i) {
+    return first_token + n * 8 + LaneIndex() % 4 * 2 + i;
+  }
+  // Scores of tokens [first_token, + 32) outside of a row's range become −infinity.
+  TANDEM_DEVICE void Mask(int first_token, float s[4][4]) const {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int token = first_token + n * 8 + LaneIndex() % 4 * 2 + e % 2;
-        const TokenRange& r = range[e / 2];
-        const bool attended = token >= r.begin && token < r.end;
-        s[n][e] = attended ? Mul(s[n][e], factors.of[n][e % 2]) : MinusInfinity();
-        most[e / 2] = Max(most[e / 2], s[n][e]);
+        if (!range[e / 2].Has(TokenOf(first_token, n, e % 2), 1)) s[n][e] = MinusInfinity();
       }
+    }
+  }
+  // Factors of tokens that neither row attends to become 0, as p is there: they may be anything.
+  TANDEM_DEVICE void ClearUnattended(int first_token, TokenFactors* factors) const {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int token = TokenOf(first_token, n, i);
+        if (!range[0].Has(token, 1) && !range[1].Has(token, 1)) factors->of[n][i] = 0;
+      }
+    }
+  }
+
+  // Turns scores into p and updates m and l. Returns in factor[2] the numbers to multiply o by.
+  TANDEM_DEVICE void Softmax(float s[4][4], float factor[2]) {
+    float most[2] = {m[0], m[1]};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) most[e / 2] = Max(most[e / 2], s[n][e]);
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -164,17 +218,6 @@ struct WarpTile {
       }
       l[h] = Add(Mul(l[h], factor[h]), sum);
       m[h] = most[h];
-    }
-  }
-
-  // p times the tokens' scales of V. Scales of tokens that no row attends to may be anything.
-  TANDEM_DEVICE static void ScaleWeights(const TokenFactors& scales, float p[4][4]) {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        p[n][e] = p[n][e] == 0 ? 0.0f : Mul(p[n][e], scales.of[n][e % 2]);
-      }
     }
   }
 

@@ -33,8 +33,8 @@ TANDEM_DEVICE uint8_t ToFp8Code(float scaled) {
 TANDEM_DEVICE uint32_t WidenInt8Pair(uint32_t bytes) {
   // 128 + the low seven bits, less 128 or, for negative ones, 256.
   constexpr uint32_t kOne = 0x3f803f80u;
-  return FmaBf16Pair((bytes & 0x007f007fu) | 0x43004300u, kOne,
-                     (bytes & 0x00800080u) | 0xc300c300u);
+  return FmaBf16Pair(MaskOr(bytes, 0x007f007fu, 0x43004300u), kOne,
+                     MaskOr(bytes, 0x00800080u, 0xc300c300u));
 }
 TANDEM_DEVICE uint32_t WidenFp8Pair(uint32_t bytes) {
   // With its exponent in bf16's place the number is 2^120 too small, for subnormals too.
