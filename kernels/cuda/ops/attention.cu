@@ -9,6 +9,8 @@
 // partition's (o, m, l) as a record, and attention_merge.cu does the same merges in the same order:
 // Flash-Decoding with fixed partitions.
 // Bound: bytes of K and V for narrow tiles, tensor cores for wide ones.
+#include <algorithm>
+
 #include "kernels/api/device_attention.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/attention_kernel.h"
@@ -19,35 +21,38 @@ namespace {
 
 // The system takes a kilobyte of shared memory for each block.
 constexpr int64_t kSystemSharedBytes = 1024;
-// More warps than this add nothing: together they have 3 stages each on their way, and with
-// head_dim 16 a stage is 2 KB.
-constexpr int64_t kNarrowItemsMax = 8;
+
+template <typename Kernel>
+int64_t BlocksAtOnce(int64_t shared_bytes) {
+  return std::clamp<int64_t>(shared_bytes / (Kernel::kSharedBytes + kSystemSharedBytes), 1,
+                             Kernel::kBlocksPerMultiprocessor);
+}
 
 template <KvType kType>
-int64_t NarrowSharedBytes(int32_t head_dim) {
+int64_t NarrowBlocksAtOnce(int32_t head_dim, int64_t shared_bytes) {
   switch (head_dim) {
     case 16:
-      return AttentionKernel<16, 1, kType>::kSharedBytes;
+      return BlocksAtOnce<AttentionKernel<16, 1, kType>>(shared_bytes);
     case 32:
-      return AttentionKernel<32, 1, kType>::kSharedBytes;
+      return BlocksAtOnce<AttentionKernel<32, 1, kType>>(shared_bytes);
     case 64:
-      return AttentionKernel<64, 1, kType>::kSharedBytes;
+      return BlocksAtOnce<AttentionKernel<64, 1, kType>>(shared_bytes);
     case 128:
-      return AttentionKernel<128, 1, kType>::kSharedBytes;
+      return BlocksAtOnce<AttentionKernel<128, 1, kType>>(shared_bytes);
     default:
-      return AttentionKernel<256, 1, kType>::kSharedBytes;
+      return BlocksAtOnce<AttentionKernel<256, 1, kType>>(shared_bytes);
   }
 }
 
 }  // namespace
 
 int32_t NarrowItemsAtOnce(const KvShape& shape, int64_t shared_bytes) {
-  const int64_t block =
-      shape.type == KvType::kBf16   ? NarrowSharedBytes<KvType::kBf16>(shape.head_dim)
-      : shape.type == KvType::kInt8 ? NarrowSharedBytes<KvType::kInt8>(shape.head_dim)
-                                    : NarrowSharedBytes<KvType::kFp8>(shape.head_dim);
-  const int64_t fit = shared_bytes / (block + kSystemSharedBytes);
-  return static_cast<int32_t>(fit < 1 ? 1 : fit > kNarrowItemsMax ? kNarrowItemsMax : fit);
+  const int64_t blocks = shape.type == KvType::kBf16
+                             ? NarrowBlocksAtOnce<KvType::kBf16>(shape.head_dim, shared_bytes)
+                         : shape.type == KvType::kInt8
+                             ? NarrowBlocksAtOnce<KvType::kInt8>(shape.head_dim, shared_bytes)
+                             : NarrowBlocksAtOnce<KvType::kFp8>(shape.head_dim, shared_bytes);
+  return static_cast<int32_t>(blocks);
 }
 
 void AttendBf16(const AttentionParams& params, DeviceStream& stream) {

@@ -28,21 +28,27 @@ struct AttentionKernel {
   static constexpr int kHalves = kHeadDim == 256 ? 2 : 1;
   static constexpr int kColumns = kHeadDim / kHalves;
   static constexpr int kThreads = kRowTiles * kHalves * kWarpSize;
-  static constexpr int kBlocksPerMultiprocessor = 1;
   static constexpr int kVectors = kRowTiles * 16;
   static constexpr int kChunks = kHeadDim / 8;
   static constexpr int kQueryRowBytes = kHeadDim * 2;
   static constexpr int kQueryBytes = kVectors * kQueryRowBytes;
   using Tile = WarpTile<kHeadDim, kColumns, kType>;
   static constexpr bool kCodes = Tile::kCodes;
+  // As many as registers allow: each of a multiprocessor's four schedulers has 512 of them for a
+  // lane, for two warps of up to 255 or three of 168. A wide tile's block may be alone.
+  static constexpr int kWarpsPerMultiprocessor = kCodes && kHeadDim < 128 ? 12 : 8;
+  static constexpr int kBlocksPerMultiprocessor =
+      kRowTiles > 1 ? 1 : kWarpsPerMultiprocessor / kHalves;
   static constexpr int kKvChunks = Tile::kKvChunks;
   static constexpr int kRowBytes = kKvChunks * 16;               // of K or V of a token
   static constexpr int kTileBytes = kSubTileTokens * kRowBytes;  // of K or of V
   static constexpr int kScaleBytes = kCodes ? kSubTileTokens * 4 : 0;
   static constexpr int kStageBytes = 2 * (kTileBytes + kScaleBytes);
-  // Powers of two, so that the next stage's number costs no registers. Codes take half the bytes.
-  static constexpr int kStages = kHeadDim == 256 && !kCodes ? 2 : 4;
   static constexpr bool kNarrow = kRowTiles == 1;
+  // Powers of two, so that the next stage's number costs no registers. Narrow tiles of codes have
+  // few, so that more warps fit: instructions bound them, and a warp's next sub-tile arrives while
+  // it computes one.
+  static constexpr int kStages = (kCodes ? kNarrow : kHeadDim == 256) ? 2 : 4;
   static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
   static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
 

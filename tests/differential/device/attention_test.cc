@@ -138,8 +138,12 @@ TEST_P(DeviceAttentionTest, ItemsAtOnceAreThoseThatSharedMemoryHolds) {
     return ops().narrow_items_at_once({2, head_dim, 32, type}, kilobytes << 10);
   };
   EXPECT_EQ(at_once(16, KvType::kBf16, 164), 8);
-  EXPECT_EQ(at_once(128, KvType::kInt8, 164), 4);
-  EXPECT_EQ(at_once(128, KvType::kFp8, 228), 6);
+  EXPECT_EQ(at_once(64, KvType::kInt8, 164), 12);
+  EXPECT_EQ(at_once(64, KvType::kFp8, 228), 12);
+  EXPECT_EQ(at_once(128, KvType::kInt8, 164), 7);
+  EXPECT_EQ(at_once(128, KvType::kFp8, 228), 8);
+  EXPECT_EQ(at_once(256, KvType::kInt8, 164), 3);
+  EXPECT_EQ(at_once(256, KvType::kFp8, 228), 4);
   EXPECT_EQ(at_once(256, KvType::kFp8, 1), 1);
   const bool portable =
       GetParam() == DeviceKind::kEmulated || GetParam() == DeviceKind::kCudaPortable;
