@@ -60,45 +60,65 @@ struct AttentionKernel {
     }
   }
 
-  TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work) {
-    if constexpr (kCodes) {
-      for (int i = ThreadIndex(); i < kVectors * kKvChunks; i += kThreads) {
-        PermuteQueries(p, work, i / kKvChunks, i % kKvChunks);
-      }
-    } else {
-      for (int i = ThreadIndex(); i < kVectors * kChunks; i += kThreads) {
-        const int r = i / kChunks, chunk = i % kChunks;
-        const int vector = work.item.first_vector + r;
-        const bool valid = vector < work.end_vector;
-        const int64_t row = valid ? work.RowOf(p.args, vector) : 0;
-        CopyAsync16(SharedMemory() + SwizzledOffset<kChunks>(r, chunk),
-                    p.args.q + row * kHeadDim + chunk * 8, valid);
-      }
+  // q's tile for a cache of bf16, copied like K and V.
+  TANDEM_KERNEL void CopyQueries(const Params& p, const AttentionWork& work) {
+    for (int i = ThreadIndex(); i < kVectors * kChunks; i += kThreads) {
+      const int r = i / kChunks, chunk = i % kChunks;
+      const int vector = work.item.first_vector + r;
+      const bool valid = vector < work.end_vector;
+      const int64_t row = valid ? work.RowOf(p.args, vector) : 0;
+      CopyAsync16(SharedMemory() + SwizzledOffset<kChunks>(r, chunk),
+                  p.args.q + row * kHeadDim + chunk * 8, valid);
     }
   }
 
   struct alignas(16) Chunk {
     uint32_t word[4];
   };
-  // Step `step` of 16 elements of row `r`, in the order that codes of K have in operands: 0, 2, 4,
-  // 6 to 14, then 1, 3, 5, 7 to 15.
-  TANDEM_KERNEL void PermuteQueries(const Params& p, const AttentionWork& work, int r, int step) {
-    Chunk from[2] = {{{0, 0, 0, 0}}, {{0, 0, 0, 0}}}, even, odd;
+  // 16 elements of a vector.
+  struct Step {
+    Chunk half[2];
+  };
+  TANDEM_KERNEL Step StepOf(const Params& p, const AttentionWork& work, int r, int step) {
     const int vector = work.item.first_vector + r;
-    if (vector < work.end_vector) {
-      const Bf16Bits* q = p.args.q + work.RowOf(p.args, vector) * kHeadDim + step * 16;
-      from[0] = reinterpret_cast<const Chunk*>(q)[0];
-      from[1] = reinterpret_cast<const Chunk*>(q)[1];
-    }
+    if (vector >= work.end_vector) return {{{{0, 0, 0, 0}}, {{0, 0, 0, 0}}}};
+    const Bf16Bits* q = p.args.q + work.RowOf(p.args, vector) * kHeadDim + step * 16;
+    return *reinterpret_cast<const Step*>(q);
+  }
+  // Stores step `step` of row `r` in the order that codes of K have in operands: elements 0, 2, 4,
+  // 6 to 14, then 1, 3, 5, 7 to 15.
+  TANDEM_KERNEL void StorePermuted(const Step& from, int r, int step) {
+    Chunk even, odd;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t low = from[i / 2].word[i % 2 * 2], high = from[i / 2].word[i % 2 * 2 + 1];
+      const Chunk& half = from.half[i / 2];
+      const uint32_t low = half.word[i % 2 * 2], high = half.word[i % 2 * 2 + 1];
       even.word[i] = (low & 0xffff) | high << 16;
       odd.word[i] = low >> 16 | (high & 0xffff0000u);
     }
     char* shared = SharedMemory();
     *reinterpret_cast<Chunk*>(shared + SwizzledOffset<kChunks>(r, step * 2)) = even;
     *reinterpret_cast<Chunk*>(shared + SwizzledOffset<kChunks>(r, step * 2 + 1)) = odd;
+  }
+  // q's tile for a cache of codes. A thread has several loads under way together.
+  TANDEM_KERNEL void PermuteQueries(const Params& p, const AttentionWork& work) {
+    constexpr int kSteps = kVectors * kKvChunks;
+    constexpr int kTogether = kHeadDim == 256 ? 1 : (kSteps + kThreads - 1) / kThreads;
+    static_assert(kTogether == 1 || kSteps % (kTogether * kThreads) == 0);
+#pragma unroll 1
+    for (int first = ThreadIndex(); first < kSteps; first += kTogether * kThreads) {
+      Step steps[kTogether];
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        const int i = first + n * kThreads;
+        steps[n] = StepOf(p, work, i / kKvChunks, i % kKvChunks);
+      }
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        const int i = first + n * kThreads;
+        StorePermuted(steps[n], i / kKvChunks, i % kKvChunks);
+      }
+    }
   }
 
   TANDEM_KERNEL char* StageOf(int sub_tile) {
@@ -281,7 +301,7 @@ struct AttentionKernel {
   TANDEM_KERNEL void RunItem(const Params& p, const AttentionItem& item) {
     const AttentionWork work =
         AttentionWork::Of(p.args, item, BlockY(), {kVectors, kSubTileTokens});
-    LoadQueries(p, work);
+    if constexpr (!kCodes) CopyQueries(p, work);
     Blocks blocks = BlocksOf(p, work, work.first_sub_tile);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
@@ -290,6 +310,7 @@ struct AttentionKernel {
       blocks = BlocksOf(p, work, next + 1);
       CommitCopies();
     }
+    if constexpr (kCodes) PermuteQueries(p, work);
     Tile tile, total;
     total.Reset();
     tile.SetRanges(work, item.first_vector + WarpIndex() / kHalves * 16);
