@@ -72,6 +72,7 @@ inline uint32_t SharedAdd(uint32_t* dst, uint32_t x) {
   *dst += x;
   return old;
 }
+inline void SharedOr(uint32_t* dst, uint32_t x) { *dst |= x; }
 
 inline float BitsToFloat(uint32_t bits) {
   float value;
@@ -115,6 +116,7 @@ inline float Tanh(float x) { return std::tanh(x); }
 inline float Sqrt(float x) { return std::sqrt(x); }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline float Min(float a, float b) { return std::fmin(a, b); }
+inline float Abs(float x) { return std::fabs(x); }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline int RoundToInt(float x) { return static_cast<int>(std::nearbyint(x)); }
 inline float Mul(float a, float b) { return a * b; }

@@ -74,6 +74,8 @@ TANDEM_DEVICE int LowestBit(uint32_t x) { return __ffs(static_cast<int>(x)) - 1;
 // dst += x in shared memory; returns what was there. There is no 64-bit version: that one compiles
 // to a loop of compare-and-swap.
 TANDEM_DEVICE uint32_t SharedAdd(uint32_t* dst, uint32_t x) { return atomicAdd(dst, x); }
+// dst |= x in shared memory.
+TANDEM_DEVICE void SharedOr(uint32_t* dst, uint32_t x) { atomicOr(dst, x); }
 
 TANDEM_BOTH inline float BitsToFloat(uint32_t bits) {
   union {
@@ -109,6 +111,7 @@ TANDEM_DEVICE float Tanh(float x) { return tanhf(x); }
 TANDEM_DEVICE float Sqrt(float x) { return sqrtf(x); }
 TANDEM_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
 TANDEM_DEVICE float Min(float a, float b) { return fminf(a, b); }
+TANDEM_DEVICE float Abs(float x) { return fabsf(x); }
 TANDEM_DEVICE float Fma(float a, float b, float c) { return fmaf(a, b, c); }
 
 // To the nearest integer, ties to even.

@@ -28,8 +28,39 @@ constexpr float kNear = 8.0f, kFar = 24.0f, kNearest = 1.0f;
 // No noise is larger: −log 2^−33 is 22.9.
 constexpr float kNoiseMax = 23.0f;
 
-// Replaces NaN by −inf, and +inf by the largest float.
-TANDEM_DEVICE float Clean(float x) { return x != x ? NegativeInfinity() : Min(x, kLargestLogit); }
+// What divides logits by the temperature.
+struct Divider {
+  float temperature, reciprocal;
+  bool divides, in_range;  // whether it is not 1; whether DivideInRange takes it
+
+  TANDEM_DEVICE explicit Divider(float of_row) : temperature(of_row == 0 ? 1.0f : of_row) {
+    // Opaque: else the compiler divides again for each four, to save a register.
+    const int bits = static_cast<int>(FloatToBits(Divide(1.0f, temperature)));
+    reciprocal = BitsToFloat(static_cast<uint32_t>(Recomputed(bits)));
+    divides = temperature != 1.0f;
+    in_range = temperature >= 0x1p-20f && temperature <= 0x1p20f;
+  }
+  // The clean quotient of a clean logit.
+  TANDEM_DEVICE float Of(float logit) const { return Clean(Divide(logit, temperature)); }
+  // Cleans and divides. Numbers well inside the range of floats need no cleaning.
+  TANDEM_DEVICE void Apply(FourValues* four) const {
+    auto& v = four->of;
+    if (divides) {
+      const float sum = Add(Add(Abs(v[0]), Abs(v[1])), Add(Abs(v[2]), Abs(v[3])));  // NaN if one is
+      const float least = Min(Min(Abs(v[0]), Abs(v[1])), Min(Abs(v[2]), Abs(v[3])));
+      if (in_range && sum <= 0x1p60f && least >= 0x1p-60f) {
+#pragma unroll
+        for (float& x : v) x = DivideInRange(x, temperature, reciprocal);
+      } else {
+#pragma unroll
+        for (float& x : v) x = Of(Clean(x));
+      }
+    } else {
+#pragma unroll
+      for (float& x : v) x = Clean(x);
+    }
+  }
+};
 
 struct SampleKernel {
   using Params = DeviceSampleArgs;
@@ -45,72 +76,138 @@ struct SampleKernel {
     const float* logits;
     float* work;
     int vocab_size;
+    Part part;
   };
 
-  TANDEM_KERNEL void StoreFour(float* values, int size, int first, const FourValues& four) {
-    if (size % 4 == 0) {
-      if (first < size) *reinterpret_cast<FourValues*>(values + first) = four;
-      return;
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (first + j < size) values[first + j] = four.of[j];
-    }
+  // The bit of each seen token of `part`, from its beginning.
+  TANDEM_KERNEL void MarkSeen(const Row& row, const Part& part) {
+    const DeviceSampleRow& p = *row.parameters;
+    uint32_t* seen = Shared().counts;
+    SyncThreads();
+    for (int i = ThreadIndex(); i < (part.end - part.begin + 31) / 32; i += kThreads) seen[i] = 0;
+    SyncThreads();
+    const auto mark = [&](int token) {
+      if (token < part.begin || token >= part.end) return;
+      SharedOr(seen + (token - part.begin) / 32, 1u << (token - part.begin) % 32);
+    };
+    for (int i = ThreadIndex(); i < p.num_biases; i += kThreads) mark(p.biases[i].token);
+    for (int i = ThreadIndex(); i < p.num_counts; i += kThreads) mark(p.counts[i].token);
+    SyncThreads();
   }
 
-  // Adds biases and penalties to `work`, which holds the clean logits.
-  TANDEM_KERNEL void AdjustSeen(const Row& row) {
+  TANDEM_KERNEL float Penalise(const DeviceSampleRow& p, const TokenCount& seen, float logit) {
+    if (seen.prompt_count + seen.output_count > 0) {
+      logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
+    }
+    if (seen.output_count > 0) {
+      logit = Add(logit, -p.presence_penalty);
+      logit = Add(logit, -Mul(p.frequency_penalty, static_cast<float>(seen.output_count)));
+    }
+    return logit;
+  }
+
+  // Divides one adjusted logit, stores it, and returns its key, or kNoKey.
+  TANDEM_KERNEL uint64_t StoreSeen(const Row& row, const Divider& divider, int token, float logit) {
+    const uint32_t* allowed = row.parameters->allowed_tokens;
+    const bool takes = allowed == nullptr || (allowed[token / 32] >> token % 32 & 1u) != 0;
+    logit = takes ? divider.Of(logit) : NegativeInfinity();
+    row.work[token] = logit;
+    return logit > NegativeInfinity() ? MakeKey(logit, token) : kNoKey;
+  }
+
+  // Adds biases and penalties to the clean logits of the marked tokens, and finishes these. Returns
+  // the least key that the thread met.
+  TANDEM_KERNEL uint64_t AdjustSeen(const Row& row, const Part& part, const Divider& divider) {
     const DeviceSampleRow& p = *row.parameters;
+    const auto in_part = [&part](int token) { return token >= part.begin && token < part.end; };
+    uint64_t best = kNoKey;
     SyncThreads();
-    if (ThreadIndex() == 0) {
-      for (int i = 0; i < p.num_biases; ++i) row.work[p.biases[i].token] += p.biases[i].bias;
+    if (p.num_biases == 0) {
+      for (int i = ThreadIndex(); i < p.num_counts; i += kThreads) {
+        const TokenCount seen = p.counts[i];
+        if (!in_part(seen.token)) continue;
+        const float logit = Penalise(p, seen, Clean(row.logits[seen.token]));
+        const uint64_t key = StoreSeen(row, divider, seen.token, logit);
+        best = key < best ? key : best;
+      }
+      return best;
+    }
+    // A token may have several biases, and counts too.
+    const auto for_each_marked = [&part](const auto& visit) {
+      for (int i = ThreadIndex(); i < (part.end - part.begin + 31) / 32; i += kThreads) {
+        for (uint32_t left = Shared().counts[i]; left != 0; left &= left - 1) {
+          visit(part.begin + i * 32 + LowestBit(left));
+        }
+      }
+    };
+    for_each_marked([&row](int token) { row.work[token] = Clean(row.logits[token]); });
+    SyncThreads();
+    for (int i = 0; ThreadIndex() == 0 && i < p.num_biases; ++i) {
+      if (in_part(p.biases[i].token)) row.work[p.biases[i].token] += p.biases[i].bias;
     }
     SyncThreads();
     for (int i = ThreadIndex(); i < p.num_counts; i += kThreads) {
       const TokenCount seen = p.counts[i];
-      float logit = row.work[seen.token];
-      if (seen.prompt_count + seen.output_count > 0) {
-        logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
-      }
-      if (seen.output_count > 0) {
-        logit = Add(logit, -p.presence_penalty);
-        logit = Add(logit, -Mul(p.frequency_penalty, static_cast<float>(seen.output_count)));
-      }
-      row.work[seen.token] = logit;
+      if (in_part(seen.token)) row.work[seen.token] = Penalise(p, seen, row.work[seen.token]);
     }
     SyncThreads();
+    for_each_marked([&](int token) {
+      const uint64_t key = StoreSeen(row, divider, token, row.work[token]);
+      best = key < best ? key : best;
+    });
+    return best;
   }
 
-  // Fills `work` with the adjusted logits that the choice uses; −inf is never chosen. Returns the
-  // key of the best; kNoKey: every token is −inf.
-  TANDEM_KERNEL uint64_t Adjust(const Row& row) {
+  // Fills `work` in `part` with the adjusted logits that the choice uses; −inf is never chosen.
+  // Returns the least key that the thread met. REQUIRES: with biases or counts, kSeenTokensMax
+  // tokens at most, from a multiple of 32.
+  TANDEM_KERNEL uint64_t AdjustPart(const Row& row, const Part& part) {
     const DeviceSampleRow& p = *row.parameters;
-    const float* from = row.logits;
-    if (p.num_biases > 0 || p.num_counts > 0) {
-      ForEachFour(row.logits, row.vocab_size, [&](int first, FourValues four) {
+    const Divider divider(p.temperature);
+    const bool seen = p.num_biases > 0 || p.num_counts > 0;
+    if (seen) MarkSeen(row, part);
+    const uint32_t* allowed = p.allowed_tokens;
+    const uint32_t* seen_bits = Shared().counts;
+    BestOfThread best = NoneYet();
+    ForEachFour(row.logits, part, [&](int first, FourValues four, bool whole) {
+      divider.Apply(&four);
+      if (seen || allowed != nullptr) {
+        uint32_t takes = 0xf;
+        const bool there = whole || first < part.end;
+        if (there && allowed != nullptr) {
+          takes = allowed[static_cast<uint32_t>(first) / 32] >> first % 32;
+        }
+        if (there && seen) {
+          const uint32_t bit = static_cast<uint32_t>(first - part.begin);
+          takes &= ~(seen_bits[bit / 32] >> bit % 32);
+        }
 #pragma unroll
-        for (int j = 0; j < 4; ++j) four.of[j] = Clean(four.of[j]);
-        StoreFour(row.work, row.vocab_size, first, four);
-      });
-      AdjustSeen(row);
-      from = row.work;
-    }
-    const float temperature = p.temperature == 0 ? 1.0f : p.temperature;
-    uint64_t best = kNoKey;
-    ForEachFour(from, row.vocab_size, [&](int first, FourValues four) {
-      uint32_t allowed = 0xf;
-      if (p.allowed_tokens != nullptr && first < row.vocab_size) {
-        allowed = p.allowed_tokens[first / 32] >> (first % 32);
+        for (int j = 0; j < 4; ++j) {
+          if ((takes >> j & 1u) == 0) four.of[j] = NegativeInfinity();
+        }
       }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float logit = from == row.logits ? Clean(four.of[j]) : four.of[j];
-        four.of[j] = (allowed >> j & 1u) != 0 ? Clean(logit / temperature) : NegativeInfinity();
-        const uint64_t key = MakeKey(four.of[j], first + j);
-        if (four.of[j] > NegativeInfinity() && key < best) best = key;
+      best.Take(first, four);
+      if (whole) {
+        *reinterpret_cast<FourValues*>(row.work + first) = four;
+      } else {
+        StoreFour(row.work, part, first, four);
       }
-      StoreFour(row.work, row.vocab_size, first, four);
     });
+    const uint64_t key = best.Key();
+    const uint64_t of_seen = seen ? AdjustSeen(row, part, divider) : kNoKey;
+    return of_seen < key ? of_seen : key;
+  }
+
+  // Fills `work`. Returns the key of the best; kNoKey: every token is −inf.
+  TANDEM_KERNEL uint64_t Adjust(const Row& row) {
+    uint64_t best = kNoKey;
+    Part part = row.part;
+    for (; part.begin < row.part.end; part.begin = part.end) {
+      const int rest = row.part.end - part.begin;
+      part.end = part.begin + (rest < kSeenTokensMax ? rest : kSeenTokensMax);
+      const uint64_t key = AdjustPart(row, part);
+      best = key < best ? key : best;
+    }
     return BlockMin(best);
   }
 
@@ -121,17 +218,17 @@ struct SampleKernel {
 
   // Lists tokens near the largest logit: further down if there are fewer than `wanted`, less far if
   // the list does not hold them.
-  template <typename CleanFn>
-  TANDEM_KERNEL int ListNear(const float* values, int size, float max, uint64_t wanted,
-                             const CleanFn& clean) {
-    int near = FillList(values, size, Add(max, -kNear), clean);
-    if (near <= kListMax && static_cast<uint64_t>(near) < wanted && near < size) {
-      return FillList(values, size, Add(max, -kFar), clean);
+  TANDEM_KERNEL int ListNear(const float* values, const Row& row, float max, uint64_t wanted) {
+    for (float distance = kNear;;) {
+      const int near = FillList(values, row.part, Add(max, -distance));
+      const bool overflows = near > kListMax;
+      const bool too_few =
+          !overflows && static_cast<uint64_t>(near) < wanted && near < row.vocab_size;
+      const bool further = too_few && distance == kNear;
+      const bool nearer = overflows && distance > kNearest && distance <= kNear;
+      if (!further && !nearer) return near;
+      distance = further ? kFar : distance / 2;
     }
-    for (float distance = kNear / 2; near > kListMax && distance >= kNearest; distance /= 2) {
-      near = FillList(values, size, Add(max, -distance), clean);
-    }
-    return near;
   }
 
   // Whether the kept tokens are all in the list.
@@ -150,14 +247,13 @@ struct SampleKernel {
   // Applies top-k, then top-p.
   TANDEM_KERNEL Choice Filter(const Row& row, uint64_t best) {
     const DeviceSampleRow& p = *row.parameters;
-    Choice choice = {{-kLargestLogit, row.work[TokenOfKey(best)], kNoKey}, false, 0};
+    Choice choice = {{-kLargestLogit, LogitOfKey(best), kNoKey}, false, 0};
     KeptTokens& kept = choice.kept;
     if (p.min_p > 0) kept.least = Add(kept.max, ExactLog(p.min_p));
     if (p.top_k <= 0 && !(p.top_p < 1.0f)) return choice;
-    const RowSource all = {row.work, row.vocab_size};
-    const auto as_is = [](float logit) { return logit; };
-    choice.list_size = ListNear(row.work, row.vocab_size, kept.max,
-                                p.top_k > 0 ? static_cast<uint64_t>(p.top_k) : 1, as_is);
+    const RowSource all = {row.work, row.part};
+    choice.list_size =
+        ListNear(row.work, row, kept.max, p.top_k > 0 ? static_cast<uint64_t>(p.top_k) : 1);
     const ListSource listed = {choice.list_size <= kListMax ? choice.list_size : 0};
     if (p.top_k > 0) {
       const uint64_t k = static_cast<uint64_t>(p.top_k);
@@ -210,7 +306,7 @@ struct SampleKernel {
       }
       return BlockMin(drawn);
     }
-    ForEachFour(row.work, row.vocab_size, [&](int first, const FourValues& four) {
+    ForEachFour(row.work, row.part, [&](int first, const FourValues& four, bool) {
       bool in[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -275,15 +371,26 @@ struct SampleKernel {
     }
   };
 
+  // The key of the best of the raw logits; kNoKey: all are −inf.
+  TANDEM_KERNEL uint64_t BestRaw(const Row& row) {
+    BestOfThread best = NoneYet();
+    ForEachFour(row.logits, row.part,
+                [&](int first, const FourValues& four, bool) { best.Take(first, four); });
+    return BlockMin(best.Key());
+  }
+
   // The lowest key above `after` (the lowest of all for kNoKey) of the raw logits, −inf included.
   TANDEM_KERNEL uint64_t NextRawKey(const Row& row, uint64_t after) {
+    if (after == kNoKey) {
+      const uint64_t best = BestRaw(row);
+      return best == kNoKey ? MakeKey(NegativeInfinity(), 0) : best;
+    }
     uint64_t next = kNoKey;
-    ForEachFour(row.logits, row.vocab_size, [&](int first, const FourValues& four) {
+    ForEachFour(row.logits, row.part, [&](int first, const FourValues& four, bool whole) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const uint64_t key = MakeKey(Clean(four.of[j]), first + j);
-        const bool later = after == kNoKey || key > after;
-        if (first + j < row.vocab_size && later && key < next) next = key;
+        if ((whole || first + j < row.part.end) && key > after && key < next) next = key;
       }
     });
     return BlockMin(next);
@@ -307,8 +414,7 @@ struct SampleKernel {
     const int wanted = p.num_top_logprobs;
     int list_size = 0;
     if (wanted > 1) {
-      list_size = ListNear(row.logits, row.vocab_size, raw.max, static_cast<uint64_t>(wanted),
-                           [](float logit) { return Clean(logit); });
+      list_size = ListNear(row.logits, row, raw.max, static_cast<uint64_t>(wanted));
     }
     const bool listed = list_size >= wanted && list_size <= kListMax;
     for (int n = 0; n < wanted; ++n) {
@@ -320,32 +426,23 @@ struct SampleKernel {
     return token < 0 ? 0.0f : raw.Logprob(row.logits[token]);
   }
 
-  // The best token of the clean raw logits; −1: all are −inf.
-  TANDEM_KERNEL int BestRaw(const Row& row) {
-    uint64_t best = kNoKey;
-    ForEachFour(row.logits, row.vocab_size, [&](int first, const FourValues& four) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float logit = Clean(four.of[j]);
-        const uint64_t key = MakeKey(logit, first + j);
-        if (logit > NegativeInfinity() && key < best) best = key;
-      }
-    });
-    best = BlockMin(best);
-    return best == kNoKey ? -1 : TokenOfKey(best);
-  }
-
   TANDEM_KERNEL int TokenOf(const Row& row) {
     const DeviceSampleRow& p = *row.parameters;
     if (p.known_token >= 0) return p.known_token;
     const bool plain =
         p.temperature == 0 && p.num_biases == 0 && p.num_counts == 0 && p.allowed_tokens == nullptr;
-    return plain ? BestRaw(row) : Choose(row);
+    if (!plain) return Choose(row);
+    const uint64_t best = BestRaw(row);
+    return best == kNoKey ? -1 : TokenOfKey(best);
   }
 
   TANDEM_KERNEL void Run(const Params& p) {
     const int64_t first = int64_t{BlockX()} * p.vocab_size;
-    const Row row = {p.parameters + BlockX(), p.logits + first, p.work + first, p.vocab_size};
+    const Row row = {p.parameters + BlockX(),
+                     p.logits + first,
+                     p.work + first,
+                     p.vocab_size,
+                     {0, p.vocab_size, p.vocab_size % 4 == 0}};
     SamplingResult result;
     result.token = TokenOf(row);
     if (row.parameters->want_logprob != 0 || row.parameters->num_top_logprobs > 0) {

@@ -13,6 +13,7 @@
 // Thread safety: device functions, called by all threads of a block together.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/simt/exact_math.h"
@@ -32,6 +33,9 @@ inline constexpr int kBins = 1 << kDigitBits;
 inline constexpr int kListMax = 1024;
 
 TANDEM_DEVICE float NegativeInfinity() { return BitsToFloat(0xff800000u); }
+
+// Replaces NaN by −inf (Max and Min drop a NaN), and +inf by the largest float.
+TANDEM_DEVICE float Clean(float x) { return Min(Max(x, NegativeInfinity()), kLargestLogit); }
 
 // The key of a token: ascending keys are descending logits, then ascending ids. −0 and 0 are equal.
 TANDEM_DEVICE uint64_t MakeKey(float logit, int token) {
@@ -82,52 +86,109 @@ struct SampleMemory {
   uint32_t list_size;  // tokens that were offered; the list holds kListMax at most
 };
 
+// Tokens that biases or counts adjust, a bit each: in the histogram's memory, before it is used.
+inline constexpr int kSeenTokensMax = 3 * kBins * 32;
+static_assert(offsetof(SampleMemory, high) - offsetof(SampleMemory, counts) ==
+              2 * kBins * sizeof(uint32_t));
+
 TANDEM_DEVICE SampleMemory& Shared() { return *reinterpret_cast<SampleMemory*>(SharedMemory()); }
 
 // Four neighbouring values of a row. Beyond its end they are −infinity.
 struct alignas(16) FourValues {
   float of[4];
 };
-TANDEM_DEVICE FourValues LoadFour(const float* values, int size, int first) {
-  if (size % 4 == 0 && first < size) return *reinterpret_cast<const FourValues*>(values + first);
+
+// The tokens [begin, end) of a row. Aligned: the row and `begin` lie on 16 bytes, `end` too.
+struct Part {
+  int begin, end;
+  bool aligned;
+};
+TANDEM_DEVICE FourValues LoadFour(const float* values, const Part& part, int first) {
+  if (part.aligned && first < part.end) return *reinterpret_cast<const FourValues*>(values + first);
   FourValues four;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    four.of[j] = first + j < size ? values[first + j] : NegativeInfinity();
+    four.of[j] = first + j < part.end ? values[first + j] : NegativeInfinity();
   }
   return four;
 }
-
-// visit(first, four) for all values of a row, four of each thread at a time, by whole warps; some
-// may lie beyond the row. One multiprocessor reads a row, so a thread has several loads under way.
-template <typename Visit>
-TANDEM_DEVICE void ForEachFour(const float* values, int size, const Visit& visit) {
-  constexpr int kUnderWay = 4;
-  constexpr int kRound = kSampleThreads * 4;
-  for (int base = 0; base < size; base += kRound * kUnderWay) {
-    FourValues fours[kUnderWay];
+TANDEM_DEVICE void StoreFour(float* values, const Part& part, int first, const FourValues& four) {
+  if (part.aligned) {
+    if (first < part.end) *reinterpret_cast<FourValues*>(values + first) = four;
+    return;
+  }
 #pragma unroll
-    for (int i = 0; i < kUnderWay; ++i) {
-      fours[i] = LoadFour(values, size, base + i * kRound + ThreadIndex() * 4);
-    }
-#pragma unroll
-    for (int i = 0; i < kUnderWay; ++i) {
-      if (base + i * kRound < size) visit(base + i * kRound + ThreadIndex() * 4, fours[i]);
-    }
+  for (int j = 0; j < 4; ++j) {
+    if (first + j < part.end) values[first + j] = four.of[j];
   }
 }
+
+// visit(first, four, whole) for all values of a part, four of each thread at a time in ascending
+// order, by whole warps. Not `whole`: some may lie beyond the part. One multiprocessor reads much,
+// so a thread has several loads under way; in whole rounds nothing checks bounds.
+template <typename Visit>
+TANDEM_DEVICE void ForEachFour(const float* values, const Part& part, const Visit& visit) {
+  constexpr int kUnderWay = 4;
+  constexpr int kRound = kSampleThreads * 4;
+  int first = part.begin + ThreadIndex() * 4;
+  int left = part.end - part.begin;
+  if (part.aligned) {
+#pragma unroll 1
+    for (; left >= kRound * kUnderWay; left -= kRound * kUnderWay) {
+      FourValues fours[kUnderWay];
+#pragma unroll
+      for (int i = 0; i < kUnderWay; ++i) {
+        fours[i] = *reinterpret_cast<const FourValues*>(values + first + i * kRound);
+      }
+#pragma unroll
+      for (int i = 0; i < kUnderWay; ++i) visit(first + i * kRound, fours[i], true);
+      first += kRound * kUnderWay;
+    }
+  }
+  if (left <= 0) return;
+  FourValues next = LoadFour(values, part, first);
+#pragma unroll 1
+  for (; left > 0; left -= kRound) {
+    const FourValues four = next;
+    next = LoadFour(values, part, first + kRound);
+    visit(first, four, false);
+    first += kRound;
+  }
+}
+
+// The best of the fours that a thread meets in ascending order of tokens. Comparing fours takes a
+// third of what comparing tokens' keys would.
+struct BestOfThread {
+  float logit;  // clean; −inf: none yet
+  int first;
+  FourValues four;
+
+  TANDEM_DEVICE void Take(int from, const FourValues& values) {
+    const auto& v = values.of;
+    const float most = Min(Max(Max(Max(v[0], v[1]), Max(v[2], v[3])), logit), kLargestLogit);
+    if (most > logit) *this = {most, from, values};
+  }
+  // The best token's key; kNoKey: all are −inf.
+  TANDEM_DEVICE uint64_t Key() const {
+    int place = 3;
+#pragma unroll
+    for (int j = 2; j >= 0; --j) place = Clean(four.of[j]) == logit ? j : place;
+    return logit > NegativeInfinity() ? MakeKey(logit, first + place) : kNoKey;
+  }
+};
+TANDEM_DEVICE BestOfThread NoneYet() { return {NegativeInfinity(), 0, {}}; }
 
 // What selection walks: visit(logit, key, there) by whole warps; not `there`: no token.
 struct RowSource {
   const float* values;
-  int size;
+  Part part;
 
   template <typename Visit>
   TANDEM_DEVICE void ForEach(const Visit& visit) const {
-    ForEachFour(values, size, [&](int first, const FourValues& four) {
+    ForEachFour(values, part, [&](int first, const FourValues& four, bool whole) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        visit(four.of[j], MakeKey(four.of[j], first + j), first + j < size);
+        visit(four.of[j], MakeKey(four.of[j], first + j), whole || first + j < part.end);
       }
     });
   }
@@ -292,21 +353,20 @@ TANDEM_DEVICE TokenSum SumKept(const Source& source, const KeptTokens& kept, boo
   return sum;
 }
 
-// Fills the list with the keys of tokens of at least `from`, in any order. Returns how many there
-// are, of which the list has kListMax at most.
-template <typename Clean>
-TANDEM_DEVICE int FillList(const float* values, int size, float from, const Clean& clean) {
+// Fills the list with the keys of tokens of at least `from`, in any order, cleaned. Returns how
+// many there are, of which the list has kListMax at most.
+TANDEM_DEVICE int FillList(const float* values, const Part& part, float from) {
   SyncThreads();
   if (ThreadIndex() == 0) Shared().list_size = 0;
   SyncThreads();
-  ForEachFour(values, size, [&](int first, const FourValues& four) {
-    bool any = false;
+  ForEachFour(values, part, [&](int first, const FourValues& four, bool whole) {
+    const auto& v = four.of;
+    const float most = Max(Max(Max(v[0], v[1]), Max(v[2], v[3])), NegativeInfinity());
+    if (Ballot(most >= from) == 0) return;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) any = any || (first + j < size && clean(four.of[j]) >= from);
-    if (Ballot(any) == 0) return;
     for (int j = 0; j < 4; ++j) {
-      const float logit = clean(four.of[j]);
-      const bool takes = first + j < size && logit >= from;
+      const float logit = Clean(v[j]);
+      const bool takes = logit >= from && (whole || first + j < part.end);
       const uint32_t lanes = Ballot(takes);
       if (lanes == 0) continue;
       const int leader = LowestBit(lanes);

@@ -50,6 +50,16 @@ TANDEM_DEVICE float ExactLog(float x) {
   return Fma(e, 0.693359375f, Add(m, y));
 }
 
+// x / divisor, correctly rounded, without the checks of Divide: the second step rounds as IEEE 754
+// asks (Markstein 1990), because the first leaves a quotient within one unit in the last place and
+// no intermediate result underflows.
+// REQUIRES: reciprocal = Divide(1, divisor), 2^-20 ≤ divisor ≤ 2^20, and 2^-60 ≤ |x| ≤ 2^60.
+TANDEM_DEVICE float DivideInRange(float x, float divisor, float reciprocal) {
+  float quotient = Mul(x, reciprocal);
+  quotient = Fma(Fma(-divisor, quotient, x), reciprocal, quotient);
+  return Fma(Fma(-divisor, quotient, x), reciprocal, quotient);
+}
+
 // -log(1 - v) for v in (0, 1 - 2^-24].
 TANDEM_DEVICE float ExactNegLog1pNeg(float v) {
   const float y = Add(1.0f, -v);

@@ -220,6 +220,29 @@ TEST_P(DeviceSamplingTest, EqualsTheHostToTheBit) {
   }
 }
 
+// Counts and biases of more tokens than a pass marks at once.
+TEST_P(DeviceSamplingTest, AdjustsTokensOfALargeVocabulary) {
+  const Backend& host = BestPortableBackend();
+  if (host.isa == IsaClass::kRef) GTEST_SKIP() << "needs AVX2: the reference computes in double";
+  const int32_t vocab = Uniform(196609, 200000);
+  for (const bool biased : {false, true}) {
+    Row row = RandomRow(vocab);
+    row.args.num_top_logprobs = 0;
+    row.args.temperature = 0.7f;
+    row.args.repetition_penalty = 1.5f;
+    // The best tokens, on both sides of the border, are seen; the bias decides between them.
+    row.logits[1000] = 80;
+    row.logits[196608] = 80.5f;
+    row.counts = {{1000, 1, 0}, {196608, 1, 2}};
+    row.biases.clear();
+    if (biased) row.biases = {{1000, 0.5f}, {1000, 0.5f}, {196608, -0.5f}};
+    const Outcome expected = Expected(row, host);
+    const Outcome actual = Choose({row})[0];
+    EXPECT_EQ(actual.result.token, expected.result.token);
+    ExpectSameBits(&actual.result.logprob, &expected.result.logprob, 1, "logprob");
+  }
+}
+
 TEST_P(DeviceSamplingTest, AKnownTokenIsScored) {
   Row row = RandomRow(Uniform(2, 500));
   const int32_t token = Uniform(0, row.args.vocab_size - 1);
