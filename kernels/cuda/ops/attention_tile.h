@@ -89,8 +89,8 @@ struct WarpTile {
   TokenRange range[2];
   TokenRange common;  // tokens that all of the warp's vectors attend to
 
-  // The warp's vectors are the 16 from `first` on. Those beyond the tile's last get its range:
-  // nobody reads their results, and so tokens that all others attend to are common.
+  // The warp's vectors are the 16 from `first` on. Those beyond the tile's last get its range, so
+  // that they make no token less common. Their results are stored nowhere.
   TANDEM_DEVICE void SetRanges(const AttentionWork& work, int first) {
     const auto range_of = [&work](int vector) {
       return work.RangeOf(vector < work.end_vector ? vector : work.end_vector - 1);
