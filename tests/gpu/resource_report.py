@@ -33,7 +33,7 @@ HOPPER_ARCHITECTURE = "sm_90a"
 TRAP = ("BPT.TRAP",)
 # From Hopper on every kernel waits for its predecessor itself, and lets the next one start.
 EARLY_START = ("ACQBULK", "PREEXIT")
-HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaFp8GemmKernel", "WgmmaAttentionKernel"}
+HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaFp8GemmKernel", "WgmmaAttentionKernel", "ClusterSampleKernel"}
 KERNELS = {
     "GemmKernel": TENSOR,
     "GroupedGemmKernel": TENSOR,
@@ -47,6 +47,7 @@ KERNELS = {
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2", "SHFL.IDX"),
     "SampleKernel": ("ATOMS", "SHFL.BFLY"),
+    "ClusterSampleKernel": ("ATOMS", "SHFL.BFLY", "MAPA", "UCGABAR_ARV", "UCGABAR_WAIT"),
     "RmsNormKernel": ("SHFL.BFLY",),
     "RopeKvKernel": ("SHFL.BFLY", "F2FP.BF16"),
     "ChecksumKernel": ("LDG.E.64", "SHFL.BFLY", "IMAD.WIDE.U32"),
@@ -81,7 +82,8 @@ VARIANTS = {
 }
 # What kernels must not have, by name: a pattern of instructions with operands, and why.
 FORBIDDEN = {
-    "SampleKernel": (r"ATOMS\.\S*CAST\.SPIN", "64-bit atomics in shared memory are loops of compare-and-swap"),
+    **{name: (r"ATOMS\.\S*CAST\.SPIN", "64-bit atomics in shared memory are loops of compare-and-swap")
+       for name in ("SampleKernel", "ClusterSampleKernel")},
     "WgmmaAttentionKernel": (r"BAR\.\S+ R\d", "a barrier number in a register reserves all sixteen barriers"),
 }
 # What kernels may have only so often, by name: a pattern of instructions, how often, and why.

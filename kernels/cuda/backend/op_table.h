@@ -40,6 +40,7 @@ constexpr DeviceOps HopperOps(const char* numerics) {
   ops.gemm_tile = gemm::DescribeTileOnHopper;
   ops.attention = WgmmaAttention;
   ops.narrow_items_at_once = NarrowItemsAtOnceOnHopper;
+  ops.sample = SampleOnHopper;
   return ops;
 }
 

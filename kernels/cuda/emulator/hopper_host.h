@@ -9,12 +9,15 @@
 // mistakes end the process: a phase that no thread ends, a barrier used before it was initialised
 // and fenced, a product without its fence, a register operand that changes before the wait,
 // registers that no thread gives back, copies, stores or products that outlive the block, and an
-// arrival or a copy in a block of the cluster that has not initialised its barriers or has ended.
+// arrival or a copy in a block of the cluster that has not initialised its barriers or has ended,
+// and a load from one that has ended.
 //
 // Thread safety: threads of the emulated block, which run one at a time on one host thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/api/device.h"
 #include "kernels/api/kv_cache.h"
@@ -43,7 +46,17 @@ void ArriveExpecting(Barrier* barrier, int bytes);
 void WaitPhase(Barrier* barrier, int parity);
 
 inline int ClusterRank() { return CurrentThread().block->rank; }
+inline int ClusterBlocks() { return CurrentThread().block->cluster_blocks; }
 inline void SyncCluster() { ClusterBarrier(); }
+template <typename T>
+T LoadFromBlock(int rank, const T* shared) {
+  const Block& mine = *CurrentThread().block;
+  const size_t at = static_cast<size_t>(reinterpret_cast<const char*>(shared) - mine.shared);
+  KERNEL_REQUIRE(at + sizeof(T) <= mine.shared_bytes && at % sizeof(T) == 0);
+  T word;
+  std::memcpy(&word, BlockOfCluster(rank).shared + at, sizeof(T));
+  return word;
+}
 void ArriveIn(int rank, Barrier* barrier);
 
 struct PanelMap {

@@ -167,7 +167,7 @@ class ClusterRunner {
     char* shared = memory.shared.get();
     char* aligned = shared + (128 - reinterpret_cast<uintptr_t>(shared) % 128) % 128;
     Block& block = memory.block;
-    block = {x, y, rank, grid_.x, grid_.threads, aligned, grid_.shared_bytes};
+    block = {x, y, rank, grid_.cluster, grid_.x, grid_.threads, aligned, grid_.shared_bytes};
     block.async_view = memory.async_view.get();
     block.elected_lane = static_cast<int>(NextRandom(&random_) % 32);
     std::memset(aligned, kPoison, grid_.shared_bytes);

@@ -72,6 +72,7 @@ class BulkStores {
 struct Block {
   int x = 0, y = 0;
   int rank = 0;  // among the blocks of its cluster
+  int cluster_blocks = 1;
   int grid_x = 1;
   int num_threads = 0;
   char* shared = nullptr;

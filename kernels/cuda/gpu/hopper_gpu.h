@@ -81,11 +81,44 @@ TANDEM_DEVICE int ClusterRank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+// How many blocks it has.
+TANDEM_DEVICE int ClusterBlocks() {
+  int blocks = 0;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks;
+}
 // A barrier of all threads of all blocks of the cluster. One after initialising barriers comes
 // before what other blocks do with them. One at the end keeps a block's shared memory alive until
 // no block arrives at its barriers or copies into it.
 TANDEM_DEVICE void SyncCluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// The word that lies at the same place of shared memory in block `rank` of the cluster. SyncCluster
+// separates this from the store there before, and from the next store there or that block's end.
+TANDEM_DEVICE uint32_t LoadFromBlock(int rank, const uint32_t* shared) {
+  uint32_t word = 0;
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.u32 %0, [remote];\n}"
+      : "=r"(word)
+      : "r"(SharedAddress(shared)), "r"(rank)
+      : "memory");
+  return word;
+}
+TANDEM_DEVICE float LoadFromBlock(int rank, const float* shared) {
+  return BitsToFloat(LoadFromBlock(rank, reinterpret_cast<const uint32_t*>(shared)));
+}
+TANDEM_DEVICE uint64_t LoadFromBlock(int rank, const uint64_t* shared) {
+  uint64_t word = 0;
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.u64 %0, [remote];\n}"
+      : "=l"(word)
+      : "r"(SharedAddress(shared)), "r"(rank)
+      : "memory");
+  return word;
 }
 // Arrives at the barrier that lies at the same place in block `rank` of the cluster. What this
 // thread and the products that it waited for have read may then be overwritten. Nothing that it

@@ -35,6 +35,7 @@ int32_t NarrowItemsAtOnce(const KvShape& shape, int64_t shared_bytes);
 int32_t NarrowItemsAtOnceOnHopper(const KvShape& shape, int64_t shared_bytes);
 void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
+void SampleOnHopper(const DeviceSampleArgs& args, DeviceStream& stream);
 void RouteExperts(const DeviceRouteArgs& args, DeviceStream& stream);
 void SortByExpert(const DeviceSortByExpertArgs& args, DeviceStream& stream);
 void GroupedGemm(const DeviceGroupedGemmArgs& args, DeviceStream& stream);

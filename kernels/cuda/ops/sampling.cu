@@ -62,21 +62,22 @@ struct Divider {
   }
 };
 
-struct SampleKernel {
+template <bool kCluster>
+struct Sampler {
   using Params = DeviceSampleArgs;
-  static constexpr const char* kName = "sample kernel";
   static constexpr int kThreads = kSampleThreads;
   static constexpr int kBlocksPerMultiprocessor = 1;
   static constexpr size_t kSharedBytes = sizeof(SampleMemory);
   static_assert(kSharedBytes <= 48 << 10);
 
-  // The row that the block works on.
+  // The row that the block's team works on, and the block's part of it.
   struct Row {
     const DeviceSampleRow* parameters;
     const float* logits;
     float* work;
     int vocab_size;
     Part part;
+    Team<kCluster>* team;
   };
 
   // The bit of each seen token of `part`, from its beginning.
@@ -208,7 +209,7 @@ struct SampleKernel {
       const uint64_t key = AdjustPart(row, part);
       best = key < best ? key : best;
     }
-    return BlockMin(best);
+    return row.team->Min(best);
   }
 
   // Whether selection that needs `wanted` may use the list, which has `of_list` of it.
@@ -217,16 +218,20 @@ struct SampleKernel {
   }
 
   // Lists tokens near the largest logit: further down if there are fewer than `wanted`, less far if
-  // the list does not hold them.
+  // the list does not hold them. REQUIRES: a barrier of the team since the last list.
   TANDEM_KERNEL int ListNear(const float* values, const Row& row, float max, uint64_t wanted) {
     for (float distance = kNear;;) {
-      const int near = FillList(values, row.part, Add(max, -distance));
+      const int mine = FillList(values, row.part, Add(max, -distance), row.team->PartOfList());
+      const int near = static_cast<int>(row.team->TotalOfBlocks(static_cast<uint64_t>(mine)));
       const bool overflows = near > kListMax;
       const bool too_few =
           !overflows && static_cast<uint64_t>(near) < wanted && near < row.vocab_size;
       const bool further = too_few && distance == kNear;
       const bool nearer = overflows && distance > kNearest && distance <= kNear;
-      if (!further && !nearer) return near;
+      if (!further && !nearer) {
+        if (!overflows) row.team->GatherList();
+        return near;
+      }
       distance = further ? kFar : distance / 2;
     }
   }
@@ -251,7 +256,7 @@ struct SampleKernel {
     KeptTokens& kept = choice.kept;
     if (p.min_p > 0) kept.least = Add(kept.max, ExactLog(p.min_p));
     if (p.top_k <= 0 && !(p.top_p < 1.0f)) return choice;
-    const RowSource all = {row.work, row.part};
+    const RowSource<kCluster> all = {row.work, row.part, row.team};
     choice.list_size =
         ListNear(row.work, row, kept.max, p.top_k > 0 ? static_cast<uint64_t>(p.top_k) : 1);
     const ListSource listed = {choice.list_size <= kListMax ? choice.list_size : 0};
@@ -322,7 +327,7 @@ struct SampleKernel {
         drawn = score < drawn ? score : drawn;
       }
     });
-    return BlockMin(drawn);
+    return row.team->Min(drawn);
   }
 
   TANDEM_KERNEL int Choose(const Row& row) {
@@ -334,26 +339,41 @@ struct SampleKernel {
   }
 
   // Σ e^(logit − max) in the CPU classes' order: sixteen lanes over each chunk, chunks in order,
-  // then a tree over the lanes. A pass has 32 chunks, one for each sixteen threads; their sums use
-  // the histogram's shared memory. The first sixteen threads get the result.
+  // then a tree over the lanes. In a pass sixteen threads of each block sum a chunk, neighbouring
+  // blocks neighbouring ones; the sums use the histogram's shared memory. The first sixteen threads
+  // get the result.
   TANDEM_KERNEL float SumOfExponentials(const Row& row, float max) {
+    constexpr int kChunks = kThreads / kSumLanes;  // of a block
     static_assert(kThreads * sizeof(float) <= sizeof(SampleMemory::counts));
-    float* of_chunk = reinterpret_cast<float*>(Shared().counts);
-    constexpr int kChunks = kThreads / kSumLanes;
+    static_assert(kTeamMax * kThreads * sizeof(float) <=
+                  sizeof(SampleMemory::low) + sizeof(SampleMemory::high));
+    float* of_block = reinterpret_cast<float*>(Shared().counts);
+    float* of_team = kCluster ? reinterpret_cast<float*>(Shared().low) : of_block;
+    const int blocks = row.team->blocks();
     const int lane = ThreadIndex() % kSumLanes;
+    const int mine = ThreadIndex() / kSumLanes * blocks + row.team->rank();
     float total = 0;
-    for (int first = 0; first < row.vocab_size; first += kChunks * kSumChunk) {
-      const int begin = first + ThreadIndex() / kSumLanes * kSumChunk;
+    for (int first = 0; first < row.vocab_size; first += kChunks * blocks * kSumChunk) {
+      const int begin = first + mine * kSumChunk;
       const int end = begin + kSumChunk < row.vocab_size ? begin + kSumChunk : row.vocab_size;
       float sum = 0;
       for (int i = begin + lane; i < end; i += kSumLanes) {
         sum = Add(sum, ExactExp(Add(Clean(row.logits[i]), -max)));
       }
-      SyncThreads();
-      of_chunk[ThreadIndex()] = sum;
-      SyncThreads();
-      for (int chunk = 0; ThreadIndex() < kSumLanes && chunk < kChunks; ++chunk) {
-        total = Add(total, of_chunk[chunk * kSumLanes + lane]);
+      row.team->Sync();
+      of_block[ThreadIndex()] = sum;
+      row.team->Sync();
+      if constexpr (kCluster) {
+        for (int rank = 0; rank < blocks; ++rank) {
+          of_team[rank * kThreads + ThreadIndex()] = LoadFromBlock(rank, of_block + ThreadIndex());
+        }
+        SyncThreads();
+      }
+      const int left = (row.vocab_size - first + kSumChunk - 1) / kSumChunk;
+      const int chunks = left < kChunks * blocks ? left : kChunks * blocks;
+      for (int chunk = 0; ThreadIndex() < kSumLanes && chunk < chunks; ++chunk) {
+        const int at = chunk % blocks * kThreads + chunk / blocks * kSumLanes;
+        total = Add(total, of_team[at + lane]);
       }
     }
     for (int mask = kSumLanes / 2; mask > 0; mask /= 2) total = Add(total, ShuffleXor(total, mask));
@@ -376,7 +396,7 @@ struct SampleKernel {
     BestOfThread best = NoneYet();
     ForEachFour(row.logits, row.part,
                 [&](int first, const FourValues& four, bool) { best.Take(first, four); });
-    return BlockMin(best.Key());
+    return row.team->Min(best.Key());
   }
 
   // The lowest key above `after` (the lowest of all for kNoKey) of the raw logits, −inf included.
@@ -393,7 +413,7 @@ struct SampleKernel {
         if ((whole || first + j < row.part.end) && key > after && key < next) next = key;
       }
     });
-    return BlockMin(next);
+    return row.team->Min(next);
   }
   // The same of the list's keys.
   TANDEM_KERNEL uint64_t NextListed(int list_size, uint64_t after) {
@@ -419,7 +439,7 @@ struct SampleKernel {
     const bool listed = list_size >= wanted && list_size <= kListMax;
     for (int n = 0; n < wanted; ++n) {
       if (n > 0) last = listed ? NextListed(list_size, last) : NextRawKey(row, last);
-      if (ThreadIndex() != 0) continue;
+      if (ThreadIndex() != 0 || row.team->rank() != 0) continue;
       const int top = TokenOfKey(last);
       p.top_logprobs[n] = {top, raw.Logprob(row.logits[top])};
     }
@@ -436,29 +456,75 @@ struct SampleKernel {
     return best == kNoKey ? -1 : TokenOfKey(best);
   }
 
+  // The tokens of the team's block `rank`: whole chunks.
+  TANDEM_KERNEL Part PartOf(int vocab_size, int rank, int blocks) {
+    const int chunks = (vocab_size + kSumChunk - 1) / kSumChunk;
+    const int each = (chunks + blocks - 1) / blocks * kSumChunk;
+    const int begin = rank * each < vocab_size ? rank * each : vocab_size;
+    const int end = begin + each < vocab_size ? begin + each : vocab_size;
+    return {begin, end, vocab_size % 4 == 0};
+  }
+
   TANDEM_KERNEL void Run(const Params& p) {
-    const int64_t first = int64_t{BlockX()} * p.vocab_size;
-    const Row row = {p.parameters + BlockX(),
+    Team<kCluster> team;
+    const int index = BlockX() / team.blocks();
+    const int64_t first = int64_t{index} * p.vocab_size;
+    const Row row = {p.parameters + index,
                      p.logits + first,
                      p.work + first,
                      p.vocab_size,
-                     {0, p.vocab_size, p.vocab_size % 4 == 0}};
+                     PartOf(p.vocab_size, team.rank(), team.blocks()),
+                     &team};
     SamplingResult result;
     result.token = TokenOf(row);
     if (row.parameters->want_logprob != 0 || row.parameters->num_top_logprobs > 0) {
       result.logprob = FillLogprobs(row, result.token);
     }
-    if (ThreadIndex() == 0) p.results[BlockX()] = result;
+    if (ThreadIndex() == 0 && team.rank() == 0) p.results[index] = result;
+    if constexpr (kCluster) SyncCluster();  // until no other block reads this one's shared memory
   }
 };
+
+struct SampleKernel : Sampler<false> {
+  static constexpr const char* kName = "sample kernel";
+};
+// A cluster of blocks for each row.
+struct ClusterSampleKernel : Sampler<true> {
+  static constexpr const char* kName = "cluster sample kernel";
+  TANDEM_KERNEL void Run(const Params& p) {
+    if constexpr (kCompilesForHopper) {
+      Sampler<true>::Run(p);
+    } else {
+      Trap();
+    }
+  }
+};
+
+// How many blocks share a row, so that all blocks have a multiprocessor each: Hopper has 132, in
+// groups of at least 16 that hold whole clusters. It depends on nothing but the rows, so a captured
+// graph stays right.
+int TeamSize(int rows) { return rows <= 16 ? 8 : rows <= 32 ? 4 : rows <= 64 ? 2 : 1; }
+
+template <typename Kernel>
+void LaunchTeams(const DeviceSampleArgs& args, int team, DeviceStream& stream) {
+  KERNEL_REQUIRE(args.vocab_size > 0 && args.vocab_size < (1 << kTokenBits));
+  Launch<Kernel>({.x = args.rows * team,
+                  .threads = kSampleThreads,
+                  .shared_bytes = Kernel::kSharedBytes,
+                  .cluster = team},
+                 args, stream);
+}
 
 }  // namespace
 
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream) {
-  KERNEL_REQUIRE(args.vocab_size > 0 && args.vocab_size < (1 << kTokenBits));
-  Launch<SampleKernel>(
-      {.x = args.rows, .threads = kSampleThreads, .shared_bytes = SampleKernel::kSharedBytes}, args,
-      stream);
+  LaunchTeams<SampleKernel>(args, 1, stream);
+}
+
+void SampleOnHopper(const DeviceSampleArgs& args, DeviceStream& stream) {
+  const int team = TeamSize(args.rows);
+  if (team == 1) return Sample(args, stream);
+  LaunchTeams<ClusterSampleKernel>(args, team, stream);
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT

@@ -1,55 +1,25 @@
-// The last token that top-k or top-p keep, found by one block without a sort.
+// The last token that top-k or top-p keep, found by a team of blocks (sampling_row.h) without a
+// sort.
 //
-// A token's key orders by (logit descending, id ascending). Radix selection walks a key's 56 bits
-// from above, eleven at a time, over histograms of counts and of probabilities as 40-bit integers,
-// and stops at a bin that holds one token. Integer sums do not depend on the order of atomics.
-// A 64-bit addition in shared memory would be a loop of compare-and-swap, so sums lie there in two
-// 32-bit words: the low word's old value says whether there is a carry. Lanes with the bin of the
-// warp's first lane are added up by the warp, twice; so a histogram whose tokens all lie in a few
-// bins takes few atomics.
+// Radix selection walks a key's 56 bits from above, eleven at a time, over histograms of counts and
+// of probabilities as 40-bit integers, and stops at a bin that holds one token. Integer sums do not
+// depend on the order of atomics. A 64-bit addition in shared memory would be a loop of
+// compare-and-swap, so sums lie there in two 32-bit words: the low word's old value says whether
+// there is a carry. Lanes with the bin of the warp's first lane are added up by the warp, twice; so
+// a histogram whose tokens all lie in a few bins takes few atomics.
 //
 // Selection runs over a list of keys in shared memory where it can: the tokens near the largest
-// logit. Otherwise it scans the row.
-// Thread safety: device functions, called by all threads of a block together.
+// logit, which each block of a team holds. Otherwise each block scans its part of the row, and the
+// team adds up the histograms.
+// Thread safety: device functions, called by all threads of a team together.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/ops/sampling_row.h"
 #include "kernels/cuda/simt/exact_math.h"
-#include "kernels/cuda/simt/simt.h"
 
 namespace tandem::kernels::TANDEM_SIMT {
-
-inline constexpr int kSampleThreads = 512;
-inline constexpr int kSampleWarps = kSampleThreads / kWarpSize;
-inline constexpr float kLargestLogit = 3.402823466e38f;
-// The bits of a key that hold the token; the logit lies above them.
-inline constexpr int kTokenBits = 24;
-inline constexpr int kKeyBits = kTokenBits + 32;
-inline constexpr uint64_t kNoKey = ~uint64_t{0};
-inline constexpr int kDigitBits = 11;
-inline constexpr int kBins = 1 << kDigitBits;
-inline constexpr int kListMax = 1024;
-
-TANDEM_DEVICE float NegativeInfinity() { return BitsToFloat(0xff800000u); }
-
-// Replaces NaN by −inf (Max and Min drop a NaN), and +inf by the largest float.
-TANDEM_DEVICE float Clean(float x) { return Min(Max(x, NegativeInfinity()), kLargestLogit); }
-
-// The key of a token: ascending keys are descending logits, then ascending ids. −0 and 0 are equal.
-TANDEM_DEVICE uint64_t MakeKey(float logit, int token) {
-  const uint32_t bits = FloatToBits(logit + 0.0f);
-  const uint32_t ascending = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-  return uint64_t{~ascending} << kTokenBits | static_cast<uint32_t>(token);
-}
-TANDEM_DEVICE int TokenOfKey(uint64_t key) {
-  return static_cast<int>(key & ((uint64_t{1} << kTokenBits) - 1));
-}
-TANDEM_DEVICE float LogitOfKey(uint64_t key) {
-  const uint32_t ascending = ~static_cast<uint32_t>(key >> kTokenBits);
-  return BitsToFloat((ascending >> 31) != 0 ? ascending & 0x7fffffffu : ~ascending);
-}
 
 // e^(logit − max) as an integer of 40 bits below the point, cut off.
 TANDEM_DEVICE uint64_t MassOf(float logit, float max) {
@@ -77,111 +47,12 @@ struct KeptTokens {
   }
 };
 
-// The shared memory of a block that samples.
-struct SampleMemory {
-  uint64_t list[kListMax];            // keys, in no order
-  uint64_t warp_words[kSampleWarps];  // one for each warp
-  uint64_t found[3];                  // of FindBin
-  uint32_t counts[kBins], low[kBins], high[kBins];
-  uint32_t list_size;  // tokens that were offered; the list holds kListMax at most
-};
-
-// Tokens that biases or counts adjust, a bit each: in the histogram's memory, before it is used.
-inline constexpr int kSeenTokensMax = 3 * kBins * 32;
-static_assert(offsetof(SampleMemory, high) - offsetof(SampleMemory, counts) ==
-              2 * kBins * sizeof(uint32_t));
-
-TANDEM_DEVICE SampleMemory& Shared() { return *reinterpret_cast<SampleMemory*>(SharedMemory()); }
-
-// Four neighbouring values of a row. Beyond its end they are −infinity.
-struct alignas(16) FourValues {
-  float of[4];
-};
-
-// The tokens [begin, end) of a row. Aligned: the row and `begin` lie on 16 bytes, `end` too.
-struct Part {
-  int begin, end;
-  bool aligned;
-};
-TANDEM_DEVICE FourValues LoadFour(const float* values, const Part& part, int first) {
-  if (part.aligned && first < part.end) return *reinterpret_cast<const FourValues*>(values + first);
-  FourValues four;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    four.of[j] = first + j < part.end ? values[first + j] : NegativeInfinity();
-  }
-  return four;
-}
-TANDEM_DEVICE void StoreFour(float* values, const Part& part, int first, const FourValues& four) {
-  if (part.aligned) {
-    if (first < part.end) *reinterpret_cast<FourValues*>(values + first) = four;
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    if (first + j < part.end) values[first + j] = four.of[j];
-  }
-}
-
-// visit(first, four, whole) for all values of a part, four of each thread at a time in ascending
-// order, by whole warps. Not `whole`: some may lie beyond the part. One multiprocessor reads much,
-// so a thread has several loads under way; in whole rounds nothing checks bounds.
-template <typename Visit>
-TANDEM_DEVICE void ForEachFour(const float* values, const Part& part, const Visit& visit) {
-  constexpr int kUnderWay = 4;
-  constexpr int kRound = kSampleThreads * 4;
-  int first = part.begin + ThreadIndex() * 4;
-  int left = part.end - part.begin;
-  if (part.aligned) {
-#pragma unroll 1
-    for (; left >= kRound * kUnderWay; left -= kRound * kUnderWay) {
-      FourValues fours[kUnderWay];
-#pragma unroll
-      for (int i = 0; i < kUnderWay; ++i) {
-        fours[i] = *reinterpret_cast<const FourValues*>(values + first + i * kRound);
-      }
-#pragma unroll
-      for (int i = 0; i < kUnderWay; ++i) visit(first + i * kRound, fours[i], true);
-      first += kRound * kUnderWay;
-    }
-  }
-  if (left <= 0) return;
-  FourValues next = LoadFour(values, part, first);
-#pragma unroll 1
-  for (; left > 0; left -= kRound) {
-    const FourValues four = next;
-    next = LoadFour(values, part, first + kRound);
-    visit(first, four, false);
-    first += kRound;
-  }
-}
-
-// The best of the fours that a thread meets in ascending order of tokens. Comparing fours takes a
-// third of what comparing tokens' keys would.
-struct BestOfThread {
-  float logit;  // clean; −inf: none yet
-  int first;
-  FourValues four;
-
-  TANDEM_DEVICE void Take(int from, const FourValues& values) {
-    const auto& v = values.of;
-    const float most = Min(Max(Max(Max(v[0], v[1]), Max(v[2], v[3])), logit), kLargestLogit);
-    if (most > logit) *this = {most, from, values};
-  }
-  // The best token's key; kNoKey: all are −inf.
-  TANDEM_DEVICE uint64_t Key() const {
-    int place = 3;
-#pragma unroll
-    for (int j = 2; j >= 0; --j) place = Clean(four.of[j]) == logit ? j : place;
-    return logit > NegativeInfinity() ? MakeKey(logit, first + place) : kNoKey;
-  }
-};
-TANDEM_DEVICE BestOfThread NoneYet() { return {NegativeInfinity(), 0, {}}; }
-
 // What selection walks: visit(logit, key, there) by whole warps; not `there`: no token.
+template <bool kCluster>
 struct RowSource {
   const float* values;
   Part part;
+  Team<kCluster>* team;
 
   template <typename Visit>
   TANDEM_DEVICE void ForEach(const Visit& visit) const {
@@ -192,6 +63,8 @@ struct RowSource {
       }
     });
   }
+  TANDEM_DEVICE uint64_t Total(uint64_t x) const { return team->Total(x); }
+  TANDEM_DEVICE void MergeBins() const { team->MergeBins(); }
 };
 // REQUIRES: the list did not overflow.
 struct ListSource {
@@ -205,34 +78,9 @@ struct ListSource {
       visit(LogitOfKey(key), key, i < size);
     }
   }
+  TANDEM_DEVICE uint64_t Total(uint64_t x) const { return BlockTotal(x); }
+  TANDEM_DEVICE void MergeBins() const {}
 };
-
-// The smallest `x` of the block, in every thread.
-TANDEM_DEVICE uint64_t BlockMin(uint64_t x) {
-  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
-    const uint64_t other = ShuffleXor(x, mask);
-    x = other < x ? other : x;
-  }
-  SyncThreads();
-  if (LaneIndex() == 0) Shared().warp_words[WarpIndex()] = x;
-  SyncThreads();
-  for (int warp = 0; warp < kSampleWarps; ++warp) {
-    const uint64_t other = Shared().warp_words[warp];
-    x = other < x ? other : x;
-  }
-  return x;
-}
-
-// The sum of `x` over the block, in every thread: a tree of shuffles, then over the warps.
-TANDEM_DEVICE uint64_t BlockTotal(uint64_t x) {
-  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) x += ShuffleXor(x, mask);
-  SyncThreads();
-  if (LaneIndex() == 0) Shared().warp_words[WarpIndex()] = x;
-  SyncThreads();
-  uint64_t sum = 0;
-  for (int warp = 0; warp < kSampleWarps; ++warp) sum += Shared().warp_words[warp];
-  return sum;
-}
 
 // Σ of the masses of a warp's lanes. Each half has at most 21 bits.
 TANDEM_DEVICE uint64_t WarpMass(uint64_t mass) {
@@ -328,6 +176,7 @@ TANDEM_DEVICE uint64_t SelectCut(const Source& source, const KeptTokens& kept, b
       AddToBins(active, bin, mass);
     });
     SyncThreads();
+    source.MergeBins();
     const FoundBin found = FindBin(by_mass, reached, target);
     prefix = prefix << (shift - next) | static_cast<uint32_t>(found.bin);
     reached = found.before;
@@ -348,36 +197,9 @@ TANDEM_DEVICE TokenSum SumKept(const Source& source, const KeptTokens& kept, boo
     ++sum.count;
     if (by_mass) sum.mass += MassOf(logit, kept.max);
   });
-  sum.count = BlockTotal(sum.count);
-  if (by_mass) sum.mass = BlockTotal(sum.mass);
+  sum.count = source.Total(sum.count);
+  if (by_mass) sum.mass = source.Total(sum.mass);
   return sum;
-}
-
-// Fills the list with the keys of tokens of at least `from`, in any order, cleaned. Returns how
-// many there are, of which the list has kListMax at most.
-TANDEM_DEVICE int FillList(const float* values, const Part& part, float from) {
-  SyncThreads();
-  if (ThreadIndex() == 0) Shared().list_size = 0;
-  SyncThreads();
-  ForEachFour(values, part, [&](int first, const FourValues& four, bool whole) {
-    const auto& v = four.of;
-    const float most = Max(Max(Max(v[0], v[1]), Max(v[2], v[3])), NegativeInfinity());
-    if (Ballot(most >= from) == 0) return;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float logit = Clean(v[j]);
-      const bool takes = logit >= from && (whole || first + j < part.end);
-      const uint32_t lanes = Ballot(takes);
-      if (lanes == 0) continue;
-      const int leader = LowestBit(lanes);
-      uint32_t place = 0;
-      if (LaneIndex() == leader) place = SharedAdd(&Shared().list_size, PopCount(lanes));
-      place = Shuffle(place, leader) + PopCount(lanes & ((1u << LaneIndex()) - 1));
-      if (takes && place < kListMax) Shared().list[place] = MakeKey(logit, first + j);
-    }
-  });
-  SyncThreads();
-  return static_cast<int>(Shared().list_size);
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT
