@@ -47,7 +47,7 @@ KERNELS = {
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2", "SHFL.IDX"),
     "SampleKernel": ("ATOMS", "SHFL.BFLY"),
-    "ClusterSampleKernel": ("ATOMS", "SHFL.BFLY", "MAPA", "UCGABAR_ARV", "UCGABAR_WAIT"),
+    "ClusterSampleKernel": ("ATOMS", "SHFL.BFLY", "LD.E.64", "UCGABAR_ARV", "UCGABAR_WAIT"),
     "RmsNormKernel": ("SHFL.BFLY",),
     "RopeKvKernel": ("SHFL.BFLY", "F2FP.BF16"),
     "ChecksumKernel": ("LDG.E.64", "SHFL.BFLY", "IMAD.WIDE.U32"),

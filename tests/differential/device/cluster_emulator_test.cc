@@ -1,7 +1,7 @@
 // Goal: the emulation of clusters does what the PTX manual says of barriers in other blocks and of
 // copies to several blocks, and catches what a GPU punishes at random: a block that copies into
 // another one before that has barriers, or while it still reads, or that ends while others use its
-// memory.
+// memory; and a load from another block before that stored, or after it stored again or ended.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -90,6 +90,43 @@ struct ClusterKernel {
   }
 };
 
+enum class LoadMistake { kNone, kNoSyncBefore, kNoSyncBetween, kNoSyncAtEnd };
+
+// Blocks show each other two numbers, one after the other at the same place of shared memory.
+template <LoadMistake kMistake>
+struct LoadKernel {
+  struct Params {
+    uint64_t* out;  // [blocks][2][blocks of a cluster]
+  };
+  static constexpr const char* kName = "load kernel";
+  static constexpr int kThreads = 64;
+  static constexpr int kBlocksPerMultiprocessor = 1;
+
+  static uint64_t NumberOf(int rank, int turn) {
+    return static_cast<uint64_t>(rank + 1) << 33 | static_cast<uint64_t>(turn);
+  }
+  static void Run(const Params& p) {
+    uint64_t* shown = reinterpret_cast<uint64_t*>(SharedMemory()) + 3;
+    for (int turn = 0; turn < 2; ++turn) {
+      if (ThreadIndex() == 0) *shown = NumberOf(ClusterRank(), turn);
+      if (kMistake == LoadMistake::kNoSyncBefore) {
+        SyncThreads();
+      } else {
+        SyncCluster();
+      }
+      for (int rank = 0; rank < ClusterBlocks(); ++rank) {
+        const uint64_t number = LoadFromBlock(rank, shown);
+        if (ThreadIndex() == 40) {
+          p.out[(BlockX() * 2 + turn) * ClusterBlocks() + rank] = number;
+        }
+      }
+      const bool last = turn == 1;
+      if (kMistake == (last ? LoadMistake::kNoSyncAtEnd : LoadMistake::kNoSyncBetween)) continue;
+      SyncCluster();
+    }
+  }
+};
+
 class ClusterEmulatorTest : public DeviceTest {
  protected:
   // How many elements of three clusters' outputs are wrong, over several seeds.
@@ -119,6 +156,28 @@ class ClusterEmulatorTest : public DeviceTest {
     }
     return wrong;
   }
+
+  // How many numbers blocks of `cluster` saw wrongly, over several seeds.
+  template <LoadMistake kMistake>
+  int CountWrongLoads(int cluster) {
+    using Kernel = LoadKernel<kMistake>;
+    int wrong = 0;
+    for (uint64_t i = 0; i < 20; ++i) {
+      const std::unique_ptr<Device> device = NewEmulatedDevice(seed_ + i, EmulatedChip::kHopper);
+      const std::unique_ptr<DeviceStream> stream = *device->NewStream();
+      const int blocks = 2 * cluster;
+      std::vector<uint64_t> out(static_cast<size_t>(blocks * 2 * cluster));
+      Launch<Kernel>(
+          {.x = blocks, .threads = Kernel::kThreads, .shared_bytes = 64, .cluster = cluster},
+          {out.data()}, *stream);
+      EXPECT_TRUE(stream->Synchronize().ok());
+      for (size_t at = 0; at < out.size(); ++at) {
+        const int rank = static_cast<int>(at) % cluster, turn = static_cast<int>(at) / cluster % 2;
+        if (out[at] != Kernel::NumberOf(rank, turn)) ++wrong;
+      }
+    }
+    return wrong;
+  }
 };
 using ClusterEmulatorDeathTest = ClusterEmulatorTest;
 const auto kHopperAlone = ::testing::Values(DeviceKind::kEmulatedHopper);
@@ -127,6 +186,16 @@ INSTANTIATE_TEST_SUITE_P(All, ClusterEmulatorDeathTest, kHopperAlone, DeviceName
 
 TEST_P(ClusterEmulatorTest, CopiesReachAllBlocks) {
   EXPECT_EQ(CountWrong<ClusterMistake::kNone>(), 0);
+}
+
+TEST_P(ClusterEmulatorTest, BlocksLoadFromEachOther) {
+  for (const int cluster : {2, 4, 8}) EXPECT_EQ(CountWrongLoads<LoadMistake::kNone>(cluster), 0);
+  EXPECT_GT(CountWrongLoads<LoadMistake::kNoSyncBefore>(4), 0) << "a number that is not there yet";
+  EXPECT_GT(CountWrongLoads<LoadMistake::kNoSyncBetween>(4), 0) << "the next number";
+}
+
+TEST_P(ClusterEmulatorDeathTest, NoLoadFromABlockThatHasEnded) {
+  EXPECT_DEATH(CountWrongLoads<LoadMistake::kNoSyncAtEnd>(4), "has_ended");
 }
 
 TEST_P(ClusterEmulatorDeathTest, EndsOrShowsWhereAGpuWouldBreak) {
