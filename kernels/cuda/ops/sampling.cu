@@ -2,14 +2,14 @@
 // top-p, Gumbel-max; logprobs of the raw distribution. kernels/api/sampling.h defines all of
 // it, kernels/api/device_sampling.h the arguments.
 //
-// Grid: a block of 512 threads for each row. No sort: sampling_select.h finds what top-k and top-p
-// keep. exp, log, and the order in which log-probabilities' sum is taken are the CPU classes': the
-// same logits give the same token and the same bits there and here. A greedy row without options
-// reads its logits once. Other rows copy them to a work row, which L2 holds after the first scan.
+// Grid: a team of blocks of 512 threads for each row: one block, or on Hopper a cluster of up to
+// eight where rows are few. No sort: sampling_select.h finds what top-k and top-p keep. exp, log,
+// and the order in which log-probabilities' sum is taken are the CPU classes': the same logits give
+// the same token and the same bits there and here, whatever the team. A greedy row without options
+// reads its logits once. Other rows copy them to a work row, which L2 holds, in the same scan.
 // With filters a row takes one more scan: it lists the tokens near the largest logit in shared
 // memory, where top-k, top-p and the draw usually end. Rows whose filters reach further scan the
-// work row instead. Shared memory: SampleMemory. Bound: bytes of logits through one
-// multiprocessor's port to L2, and the exponentials of a scan for top-p (docs/GPU.md).
+// work row instead. Shared memory: SampleMemory. Bound: instructions and latency (docs/adr/0104).
 #include "kernels/api/device_sampling.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/launchers.h"
@@ -27,40 +27,6 @@ constexpr int kSumChunk = 1024;
 constexpr float kNear = 8.0f, kFar = 24.0f, kNearest = 1.0f;
 // No noise is larger: −log 2^−33 is 22.9.
 constexpr float kNoiseMax = 23.0f;
-
-// What divides logits by the temperature.
-struct Divider {
-  float temperature, reciprocal;
-  bool divides, in_range;  // whether it is not 1; whether DivideInRange takes it
-
-  TANDEM_DEVICE explicit Divider(float of_row) : temperature(of_row == 0 ? 1.0f : of_row) {
-    // Opaque: else the compiler divides again for each four, to save a register.
-    const int bits = static_cast<int>(FloatToBits(Divide(1.0f, temperature)));
-    reciprocal = BitsToFloat(static_cast<uint32_t>(Recomputed(bits)));
-    divides = temperature != 1.0f;
-    in_range = temperature >= 0x1p-20f && temperature <= 0x1p20f;
-  }
-  // The clean quotient of a clean logit.
-  TANDEM_DEVICE float Of(float logit) const { return Clean(Divide(logit, temperature)); }
-  // Cleans and divides. Numbers well inside the range of floats need no cleaning.
-  TANDEM_DEVICE void Apply(FourValues* four) const {
-    auto& v = four->of;
-    if (divides) {
-      const float sum = Add(Add(Abs(v[0]), Abs(v[1])), Add(Abs(v[2]), Abs(v[3])));  // NaN if one is
-      const float least = Min(Min(Abs(v[0]), Abs(v[1])), Min(Abs(v[2]), Abs(v[3])));
-      if (in_range && sum <= 0x1p60f && least >= 0x1p-60f) {
-#pragma unroll
-        for (float& x : v) x = DivideInRange(x, temperature, reciprocal);
-      } else {
-#pragma unroll
-        for (float& x : v) x = Of(Clean(x));
-      }
-    } else {
-#pragma unroll
-      for (float& x : v) x = Clean(x);
-    }
-  }
-};
 
 template <bool kCluster>
 struct Sampler {
@@ -500,10 +466,14 @@ struct ClusterSampleKernel : Sampler<true> {
   }
 };
 
-// How many blocks share a row, so that all blocks have a multiprocessor each: Hopper has 132, in
-// groups of at least 16 that hold whole clusters. It depends on nothing but the rows, so a captured
-// graph stays right.
-int TeamSize(int rows) { return rows <= 16 ? 8 : rows <= 32 ? 4 : rows <= 64 ? 2 : 1; }
+// How many blocks share a row, so that each has a multiprocessor and a chunk at least: Hopper has
+// 132, in groups of 16 or more that hold whole clusters. It depends on nothing that changes from
+// step to step but the rows, so a captured graph has the right number.
+int TeamSize(int rows, int vocab_size) {
+  int team = rows <= 16 ? 8 : rows <= 32 ? 4 : rows <= 64 ? 2 : 1;
+  while (team > 1 && team * kSumChunk > vocab_size) team /= 2;
+  return team;
+}
 
 template <typename Kernel>
 void LaunchTeams(const DeviceSampleArgs& args, int team, DeviceStream& stream) {
@@ -522,7 +492,7 @@ void Sample(const DeviceSampleArgs& args, DeviceStream& stream) {
 }
 
 void SampleOnHopper(const DeviceSampleArgs& args, DeviceStream& stream) {
-  const int team = TeamSize(args.rows);
+  const int team = TeamSize(args.rows, args.vocab_size);
   if (team == 1) return Sample(args, stream);
   LaunchTeams<ClusterSampleKernel>(args, team, stream);
 }

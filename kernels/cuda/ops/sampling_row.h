@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/simt/exact_math.h"
 #include "kernels/cuda/simt/hopper.h"
 
 namespace tandem::kernels::TANDEM_SIMT {
@@ -150,6 +151,40 @@ struct BestOfThread {
   }
 };
 TANDEM_DEVICE BestOfThread NoneYet() { return {NegativeInfinity(), 0, {}}; }
+
+// What divides logits by the temperature.
+struct Divider {
+  float temperature, reciprocal;
+  bool divides, in_range;  // whether it is not 1; whether DivideInRange takes it
+
+  TANDEM_DEVICE explicit Divider(float of_row) : temperature(of_row == 0 ? 1.0f : of_row) {
+    // Opaque: else the compiler divides again for each four, to save a register.
+    const int bits = static_cast<int>(FloatToBits(Divide(1.0f, temperature)));
+    reciprocal = BitsToFloat(static_cast<uint32_t>(Recomputed(bits)));
+    divides = temperature != 1.0f;
+    in_range = temperature >= 0x1p-20f && temperature <= 0x1p20f;
+  }
+  // The clean quotient of a clean logit.
+  TANDEM_DEVICE float Of(float logit) const { return Clean(Divide(logit, temperature)); }
+  // Cleans and divides. Numbers well inside the range of floats need no cleaning.
+  TANDEM_DEVICE void Apply(FourValues* four) const {
+    auto& v = four->of;
+    if (divides) {
+      const float sum = Add(Add(Abs(v[0]), Abs(v[1])), Add(Abs(v[2]), Abs(v[3])));  // NaN if one is
+      const float least = Min(Min(Abs(v[0]), Abs(v[1])), Min(Abs(v[2]), Abs(v[3])));
+      if (in_range && sum <= 0x1p60f && least >= 0x1p-60f) {
+#pragma unroll
+        for (float& x : v) x = DivideInRange(x, temperature, reciprocal);
+      } else {
+#pragma unroll
+        for (float& x : v) x = Of(Clean(x));
+      }
+    } else {
+#pragma unroll
+      for (float& x : v) x = Clean(x);
+    }
+  }
+};
 
 // The smallest `x` of the block, in every thread.
 TANDEM_DEVICE uint64_t BlockMin(uint64_t x) {
