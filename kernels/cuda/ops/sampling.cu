@@ -226,24 +226,20 @@ struct Sampler {
     choice.list_size =
         ListNear(row.work, row, kept.max, p.top_k > 0 ? static_cast<uint64_t>(p.top_k) : 1);
     const ListSource listed = {choice.list_size <= kListMax ? choice.list_size : 0};
-    if (p.top_k > 0) {
+    // One copy of the code for both: it is long, and fetching it takes longer than running it.
+#pragma unroll 1
+    for (int filter = 0; filter < 2; ++filter) {
+      const bool by_mass = filter == 1;
+      if (by_mass ? !(p.top_p < 1.0f) : p.top_k <= 0) continue;
       const uint64_t k = static_cast<uint64_t>(p.top_k);
-      const uint64_t near = SumKept(listed, kept, false).count;
-      if (Suffices(choice.list_size, near, k)) {
-        kept.cut = SelectCut(listed, kept, false, k);
-        choice.listed = true;
-      } else if (SumKept(all, kept, false).count > k) {
-        kept.cut = SelectCut(all, kept, false, k);
-      }
-    }
-    if (p.top_p < 1.0f) {
-      const TokenSum near = SumKept(listed, kept, true);
-      const uint64_t mass = choice.listed ? near.mass : SumKept(all, kept, true).mass;
-      const uint64_t target = TopPTarget(p.top_p, mass);
-      if (target > mass) return choice;  // rounded up beyond all of it
-      choice.listed = choice.listed || Suffices(choice.list_size, near.mass, target);
-      const uint64_t cut = choice.listed ? SelectCut(listed, kept, true, target)
-                                         : SelectCut(all, kept, true, target);
+      const uint64_t near = SumKept(listed, kept, by_mass);
+      if (!by_mass) choice.listed = Suffices(choice.list_size, near, k);
+      const uint64_t sum = choice.listed ? near : SumKept(all, kept, by_mass);
+      const uint64_t target = by_mass ? TopPTarget(p.top_p, sum) : k;
+      if (target > sum) continue;  // keeps all; top-p's may be rounded up beyond all
+      choice.listed = choice.listed || Suffices(choice.list_size, near, target);
+      const uint64_t cut = choice.listed ? SelectCut(listed, kept, by_mass, target)
+                                         : SelectCut(all, kept, by_mass, target);
       // A cut tells kept tokens apart. Behind the last of them it may let tokens pass that top-k
       // dropped.
       if (cut < kept.cut) kept.cut = cut;

@@ -31,11 +31,6 @@ TANDEM_DEVICE uint64_t MassOf(float logit, float max) {
   return shift >= 0 ? digits << shift : digits >> -shift;
 }
 
-// Numbers of tokens and their masses.
-struct TokenSum {
-  uint64_t count = 0, mass = 0;
-};
-
 // The tokens that min-p, top-k and top-p keep: keys up to `cut`, and logits of at least `least`.
 struct KeptTokens {
   float least;
@@ -188,18 +183,15 @@ TANDEM_DEVICE uint64_t SelectCut(const Source& source, const KeptTokens& kept, b
   return prefix;
 }
 
-// Counts kept tokens, and their masses where `by_mass`.
+// Counts kept tokens, or adds up their masses.
 template <typename Source>
-TANDEM_DEVICE TokenSum SumKept(const Source& source, const KeptTokens& kept, bool by_mass) {
-  TokenSum sum;
+TANDEM_DEVICE uint64_t SumKept(const Source& source, const KeptTokens& kept, bool by_mass) {
+  uint64_t sum = 0;
   source.ForEach([&](float logit, uint64_t key, bool there) {
     if (!there || !kept.Has(logit, key)) return;
-    ++sum.count;
-    if (by_mass) sum.mass += MassOf(logit, kept.max);
+    sum += by_mass ? MassOf(logit, kept.max) : 1;
   });
-  sum.count = source.Total(sum.count);
-  if (by_mass) sum.mass = source.Total(sum.mass);
-  return sum;
+  return source.Total(sum);
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT

@@ -34,5 +34,29 @@ TEST_P(ExactDivisionTest, EqualsDivisionToTheBit) {
   }
 }
 
+// x / divisor = (m + r / t) / 2^25 with an odd m of 25 bits and a small r: as close as quotients
+// come to the middle between two floats.
+TEST_P(ExactDivisionTest, RoundsQuotientsNearTheMiddle) {
+  constexpr uint64_t kMask = (1u << 25) - 1;
+  int tried = 0;
+  for (int round = 0; round < 200000; ++round) {
+    const uint64_t t = static_cast<uint64_t>(Uniform(1 << 22, (1 << 23) - 1)) * 2 + 1;
+    uint64_t inverse = t;  // of t modulo 2^25: each step doubles the right bits, three at first
+    for (int step = 0; step < 4; ++step) inverse *= 2 - t * inverse;
+    for (const int64_t r : {-3, -1, 1, 3}) {
+      const uint64_t m = (inverse * static_cast<uint64_t>(-r)) & kMask;
+      if (m < 1 << 24) continue;
+      const uint64_t product = m * t + static_cast<uint64_t>(r);
+      ASSERT_EQ(product & kMask, 0u);
+      const float x = static_cast<float>(product >> 25) * 0x1p-20f;
+      const float divisor = static_cast<float>(t) * 0x1p-23f;
+      const float expected = x / divisor, actual = DivideInRange(x, divisor, 1.0f / divisor);
+      ASSERT_EQ(FloatToBits(actual), FloatToBits(expected)) << x << " / " << divisor;
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 100000);
+}
+
 }  // namespace
 }  // namespace tandem::kernels::emulated
