@@ -1,6 +1,10 @@
 #include "router/core/sequence_legs.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "router/placement/disk_tokens.h"
 
 namespace tandem::router {
 
@@ -155,18 +159,20 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const PrefixIndex& index = context_.index;
   std::optional<PrefillLeg::Holder> best;
   int64_t most = 0;  // blocks that the best one is trusted to hold
-  int64_t best_sends = 0;
+  int64_t best_disk = 0, best_sends = 0;
   const auto consider = [&](const Node* node, int32_t blocks) {
     if (node == nullptr || node == planned || node->draining ||
         Fleet::InBackoff(*node, *planned, now))
       return;
     // As PredictedTimes prefers them.
     const int64_t trusted = node->record.Trusted(blocks, now);
-    if (trusted == 0 || trusted < most || (trusted == most && node->prompts_sent() >= best_sends))
-      return;
+    if (trusted == 0 || trusted < most) return;
+    const int64_t disk = DiskTokens(index, *node, trusted * node->block_tokens, hashes);
+    const std::pair<int64_t, int64_t> cost = {disk, node->prompts_sent()};
+    if (trusted == most && cost >= std::pair(best_disk, best_sends)) return;
     best = PrefillLeg::Holder{node->key, blocks};
     most = trusted;
-    best_sends = node->prompts_sent();
+    std::tie(best_disk, best_sends) = cost;
   };
   const Node* decode = context_.fleet.Find(decode_.node());
   if (decode != nullptr) consider(decode, index.RunOn(decode->slot, hashes));
@@ -179,8 +185,8 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const int64_t here = index.RunOn(planned->slot, hashes);
   const int64_t missing = (most - here) * planned->block_tokens;
   if (missing < tokens_min) return std::nullopt;
-  const FetchTimes fetch = context_.fleet.Fetching(*context_.fleet.Find(best->node), *planned,
-                                                   here * planned->block_tokens, missing);
+  const FetchTimes fetch = context_.fleet.Fetching(
+      *context_.fleet.Find(best->node), *planned, here * planned->block_tokens, missing, best_disk);
   return fetch.pays() ? best : std::nullopt;
 }
 

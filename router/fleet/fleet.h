@@ -321,8 +321,10 @@ class Fleet {
   // Moving `bytes` from one node to another: by the pair's own transfers, else by the fleet's, else
   // by a default. In microseconds, finite and at least 0.
   double TransferUs(const Node& from, const Node& to, double bytes) const;
-  // Tokens [first, first + tokens) of a prompt's KV from `holder`, for a prompt on `to`.
-  FetchTimes Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens) const;
+  // Tokens [first, first + tokens) of a prompt's KV from `holder`, which has the last `disk_tokens`
+  // of them, or all, in its storage, for a prompt on `to`.
+  FetchTimes Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens,
+                      int64_t disk_tokens) const;
   // Whether the pair is in backoff.
   static bool InBackoff(const Node& from, const Node& to, absl::Time now);
   void FillStatus(absl::Time now, v1::GetStatusResponse& status) const;

@@ -172,11 +172,12 @@ double Fleet::TransferUs(const Node& from, const Node& to, double bytes) const {
   return cost::FadedPrice(price, of_any_link(), pair.sampled, now_);
 }
 
-FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first,
-                           int64_t tokens) const {
+FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens,
+                           int64_t disk_tokens) const {
   const double wire_us =
       TransferUs(holder, to, static_cast<double>(tokens) * to.kv_bytes_per_token);
-  return {.fetch_us = Bounded(kFetchFixedUs + holder.HalfStepUs() + wire_us),
+  const double read_us = holder.ReadUs(std::min(disk_tokens, tokens), now_);
+  return {.fetch_us = Bounded(kFetchFixedUs + holder.HalfStepUs() + read_us + wire_us),
           .saved_us = to.RowsUs(first, tokens)};
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "router/placement/disk_tokens.h"
 #include "router/placement/pair_placement.h"
 
 namespace tandem::router {
@@ -11,35 +12,16 @@ PredictedTimes::Prompt PairPlacement::PromptOf(const PlacementRequest& request) 
   return {.tokens = request.prompt_tokens,
           .tokens_total = request.tokens_total,
           .fetch_tokens_min = fleet_.mixes_numerics() ? 0 : options_.fetch_tokens_min,
-          .now = request.now};
-}
-
-int64_t PairPlacement::DiskTokens(const Candidate& candidate,
-                                  absl::Span<const kv::BlockHash> hashes) const {
-  const Node& node = *candidate.node;
-  const auto on_disk = [&](int64_t block) {
-    return index_.TierOn(node.slot, hashes[static_cast<size_t>(block)]) == Tier::kDisk;
-  };
-  const int64_t blocks = std::min<int64_t>(node.blocks_for(candidate.cached_tokens),
-                                           static_cast<int64_t>(hashes.size()));
-  if (node.load.blocks_stored() == 0 || blocks == 0 || !on_disk(blocks - 1)) return 0;
-  // Memory loses a prefix's last blocks first, so those before the first one on disk are there.
-  int64_t first = 0, last = blocks - 1;  // the first one on disk lies in [first, last]
-  while (first < last) {
-    const int64_t middle = (first + last) / 2;
-    if (on_disk(middle))
-      last = middle;
-    else
-      first = middle + 1;
-  }
-  return candidate.cached_tokens - first * node.block_tokens;
+          .now = request.now,
+          .hashes = request.hashes};
 }
 
 std::vector<Candidate> PairPlacement::CostCandidates(const LegPolicy& policy, const LegNeeds& needs,
                                                      absl::Span<const kv::BlockHash> hashes,
                                                      const PrefixIndex::Matches& holders) const {
   std::vector<Candidate> found = finder_.Find(policy, needs, hashes, holders[GroupOf(needs.role)]);
-  for (Candidate& candidate : found) candidate.disk_tokens = DiskTokens(candidate, hashes);
+  for (Candidate& candidate : found)
+    candidate.disk_tokens = DiskTokens(index_, *candidate.node, candidate.cached_tokens, hashes);
   return found;
 }
 
@@ -63,7 +45,7 @@ std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementReques
   const PrefixIndex::Matches holders = Holders(request.hashes);
   std::vector<Candidate> decodes = CostCandidates(decode_policy_, needs, request.hashes, holders);
   if (decodes.empty()) return WhyNot(needs);
-  const PredictedTimes predicted(fleet_, PromptOf(request), holders);
+  const PredictedTimes predicted(fleet_, index_, PromptOf(request), holders);
   DropSlow(request, predicted, decodes);
   if (decodes.empty()) return PlacementFailure::kStepsTooLong;
   const std::vector<Candidate> prefills = CostCandidates(
@@ -117,7 +99,7 @@ std::optional<PairPlacement::PrefillPlace> PairPlacement::PrefillByCost(
   const std::vector<Candidate> decodes = {finder_.Of(decode, needs, request.hashes)};
   const std::vector<Candidate> prefills = CostCandidates(
       prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
-  const PredictedTimes predicted(fleet_, PromptOf(request), holders);
+  const PredictedTimes predicted(fleet_, index_, PromptOf(request), holders);
   CostPlacement::Weighed weighed;
   const auto choice = by_cost_.Choose(predicted, decodes, prefills, {.pairs_only = true}, weighed);
   if (!choice.has_value()) return std::nullopt;

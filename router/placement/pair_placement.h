@@ -134,9 +134,6 @@ class PairPlacement {
   std::vector<Candidate> CostCandidates(const LegPolicy& policy, const LegNeeds& needs,
                                         absl::Span<const kv::BlockHash> hashes,
                                         const PrefixIndex::Matches& holders) const;
-  // How many of the candidate's cached tokens lie on its disk, and none of those in memory after
-  // them.
-  int64_t DiskTokens(const Candidate& candidate, absl::Span<const kv::BlockHash> hashes) const;
   // Drops the candidates whose steps would take too long, if waiting helps.
   static void DropSlow(const PlacementRequest& request, const PredictedTimes& predicted,
                        std::vector<Candidate>& decodes);

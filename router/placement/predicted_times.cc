@@ -1,14 +1,17 @@
 #include "router/placement/predicted_times.h"
 
+#include "router/placement/disk_tokens.h"
+
 namespace tandem::router {
 
-// More tokens; of as many, from a node that sends fewer prompts' KV.
+// More tokens; of as many, from memory; of equals, from a node that sends fewer prompts' KV.
 bool PredictedTimes::Better(const Holder& a, const Holder& b) {
   if (a.tokens != b.tokens) return a.tokens > b.tokens;
+  if (a.disk_tokens != b.disk_tokens) return a.disk_tokens < b.disk_tokens;
   return b.node != nullptr && a.node->prompts_sent() < b.node->prompts_sent();
 }
 
-PredictedTimes::PredictedTimes(const Fleet& fleet, const Prompt& prompt,
+PredictedTimes::PredictedTimes(const Fleet& fleet, const PrefixIndex& index, const Prompt& prompt,
                                const PrefixIndex::Matches& holders)
     : fleet_(fleet), prompt_(prompt) {
   if (prompt_.fetch_tokens_min <= 0) return;
@@ -16,8 +19,9 @@ PredictedTimes::PredictedTimes(const Fleet& fleet, const Prompt& prompt,
     for (const PrefixIndex::Match& match : group) {
       const Node& node = *fleet.At(match.slot);
       const int64_t usable = (prompt_.tokens - 1) / node.block_tokens;
-      const Holder holder = {&node, Trusted(node, std::min<int64_t>(match.blocks, usable) *
-                                                      int64_t{node.block_tokens})};
+      const int64_t tokens =
+          Trusted(node, std::min<int64_t>(match.blocks, usable) * int64_t{node.block_tokens});
+      const Holder holder = {&node, tokens, DiskTokens(index, node, tokens, prompt_.hashes)};
       if (Better(holder, holders_[0])) {
         holders_[1] = holders_[0];
         holders_[0] = holder;
@@ -55,7 +59,8 @@ PromptTimes PredictedTimes::OnPrefillNode(const Candidate& candidate) const {
   const Holder& holder = holders_[holders_[0].node == &node ? 1 : 0];
   if (holder.node == nullptr || holder.tokens - cached < prompt_.fetch_tokens_min) return own;
   // As SequenceLegs::FindHolder decides.
-  const FetchTimes fetch = fleet_.Fetching(*holder.node, node, cached, holder.tokens - cached);
+  const FetchTimes fetch =
+      fleet_.Fetching(*holder.node, node, cached, holder.tokens - cached, holder.disk_tokens);
   if (!fetch.pays()) return own;
   PromptTimes fetches = own;
   fetches.fetch_us = fetch.fetch_us;

@@ -18,6 +18,8 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/kv/block_hash.h"
 #include "router/fleet/fleet.h"
 #include "router/fleet/prefix_index.h"
 #include "router/placement/candidate.h"
@@ -65,9 +67,11 @@ class PredictedTimes {
     int64_t tokens_total = 0;      // with its longest answer
     int64_t fetch_tokens_min = 0;  // 0 = nodes do not fetch
     absl::Time now;
+    absl::Span<const kv::BlockHash> hashes;  // of its blocks
   };
   // `holders`: of the prompt's beginning. What is named here outlives this.
-  PredictedTimes(const Fleet& fleet, const Prompt& prompt, const PrefixIndex::Matches& holders);
+  PredictedTimes(const Fleet& fleet, const PrefixIndex& index, const Prompt& prompt,
+                 const PrefixIndex::Matches& holders);
 
   absl::Time now() const { return prompt_.now; }
   PromptTimes OnPrefillNode(const Candidate& candidate) const;
@@ -84,6 +88,7 @@ class PredictedTimes {
   struct Holder {
     const Node* node = nullptr;
     int64_t tokens = 0;
+    int64_t disk_tokens = 0;  // of them, the last ones, in its storage
   };
   static bool Better(const Holder& a, const Holder& b);
   // The tokens that the node is trusted to hold.

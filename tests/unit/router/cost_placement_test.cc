@@ -198,22 +198,51 @@ TEST_F(CostPlacementTest, AFetchTakesItsMessagesItsHoldersStepAndTheWire) {
   Node& decode = Decode(0);
   Node& prefill = Prefill(0);
   Measure(decode, prefill, 2);
-  const FetchTimes idle = fleet_.Fetching(decode, prefill, 20, 80);
+  const FetchTimes idle = fleet_.Fetching(decode, prefill, 20, 80, 0);
   EXPECT_NEAR(idle.saved_us, 80 * kRowUs, 1) << "without the fixed part of a step";
   EXPECT_NEAR(idle.fetch_us, 1000 + 80 * 1000 / 2.0, 1000);
   EXPECT_TRUE(idle.pays());
   // The holder waits for prompts, and a message does not wait.
   for (int i = 0; i < 10; ++i) fleet_.DecodePlaced(decode.key, 0);
-  EXPECT_NEAR(fleet_.Fetching(decode, prefill, 20, 80).fetch_us, idle.fetch_us, 1);
+  EXPECT_NEAR(fleet_.Fetching(decode, prefill, 20, 80, 0).fetch_us, idle.fetch_us, 1);
   // The holder runs steps: a message waits for half of one.
   decode.load.set_sequences_running(10);
-  const FetchTimes busy = fleet_.Fetching(decode, prefill, 20, 80);
+  const FetchTimes busy = fleet_.Fetching(decode, prefill, 20, 80, 0);
   EXPECT_NEAR(busy.fetch_us - idle.fetch_us, (500 + 10 * 100) / 2.0, 1);
   // One block of a fast node is not worth the messages.
   cost::StepProfile fast = Profile();
   fast.prompt_row_us = 10;
   fleet_.OnStepCost(prefill, fast);
-  EXPECT_FALSE(fleet_.Fetching(decode, prefill, 20, kBlockTokens).pays());
+  EXPECT_FALSE(fleet_.Fetching(decode, prefill, 20, kBlockTokens, 0).pays());
+}
+
+TEST_F(CostPlacementTest, AFetchFromAHoldersDiskCostsItsReading) {
+  Node& disk = Decode(0);
+  Node& prefill = Prefill(0);
+  Measure(disk, prefill, 1e3);
+  const auto hashes = HashesOf(Tokens(100));
+  const auto held = absl::MakeConstSpan(hashes).first(80 / kBlockTokens);
+  index_.Store(disk.slot, held.first(5));
+  index_.Store(disk.slot, held.subspan(5), Tier::kDisk);
+  v1::NodeLoad load = disk.load;
+  load.set_blocks_stored(15);
+  fleet_.OnLoad(disk, load);
+  const int64_t on_disk = 80 - 5 * kBlockTokens;
+  const auto fetch_ms = [&](double disk_bytes_per_second) {
+    fleet_.OnStorageCost(
+        disk, {.read = {.fixed_us = 500, .bytes_per_second = disk_bytes_per_second, .samples = 9}});
+    EXPECT_EQ(Place(100), std::nullopt);
+    return Shown("p0", "fetch");
+  };
+  const double wire_ms = fleet_.Fetching(disk, prefill, 0, 80, 0).fetch_us / 1e3;
+  // A token has 1000 bytes, and computing it takes a millisecond.
+  EXPECT_NEAR(fetch_ms(1e7), wire_ms + 0.5 + static_cast<double>(on_disk) / 10, 1e-6);
+  EXPECT_EQ(fetch_ms(0.5e6), 0) << "it is computed";
+  // Of two that hold as much, the one that holds it in memory.
+  Node& memory = Decode(1);
+  Measure(memory, prefill, 1e3);
+  index_.Store(memory.slot, held);
+  EXPECT_NEAR(fetch_ms(0.5e6), fleet_.Fetching(memory, prefill, 0, 80, 0).fetch_us / 1e3, 1e-6);
 }
 
 TEST_F(CostPlacementTest, ACostModelFedNonsenseIsNotUsed) {
