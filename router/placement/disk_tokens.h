@@ -1,4 +1,5 @@
-// How much of a prompt's beginning a node holds in its storage and not in memory.
+// How much of a prompt's beginning a node holds in its storage and not in memory. Thread safety:
+// none; used on the core's strand.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace tandem::router {
 
 // Of the first `tokens` of a prompt, which the node holds by the index, those that lie on its disk:
 // the last ones. Takes a logarithm of the blocks' number in lookups. `hashes`: of the prompt's
-// blocks. Thread safety: none; used on the core's strand.
+// blocks.
 int64_t DiskTokens(const PrefixIndex& index, const Node& node, int64_t tokens,
                    absl::Span<const kv::BlockHash> hashes);
 

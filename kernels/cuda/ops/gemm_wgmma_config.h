@@ -111,8 +111,8 @@ constexpr int64_t CountWgmmaTiles(const WgmmaTile& tile, int64_t rows, int64_t n
 // The columns of y that a block computes: the tile's, or fewer for up to 64 rows of x, where bytes
 // decide. A block brings the rows of w of its columns, and x, once for each of its tiles; the
 // width that gives the busiest block the fewest bytes wins, the wider of two equal ones. The
-// instruction still multiplies 64 rows of w. It finds the others in shared memory as they are, and
-// nobody stores their sums. REQUIRES: no gate, whose strips have the tile's width.
+// instruction still multiplies 64 rows of w: it finds the others in shared memory as they are, and
+// StoreSums drops their sums. REQUIRES: no gate, whose strips have the tile's width.
 inline constexpr int kWidthStep = 8;  // a swizzled panel repeats every eight rows
 constexpr int ColumnsOfBlock(const WgmmaTile& tile, int64_t rows, int64_t n, int multiprocessors) {
   if (tile.consumers() > 1 || tile.rows > 64 || rows > tile.rows) return tile.n;
