@@ -86,7 +86,7 @@ class FillTableTest(unittest.TestCase):
                 filled_rows += 1
                 for heading, cell in zip(headings, cells):
                     self.assertEqual(cell == "1.0", heading.endswith("µs"), line)
-        self.assertEqual(filled_rows, 65)
+        self.assertEqual(filled_rows, 70)
 
     def test_the_program_rewrites_the_page(self):
         with tempfile.TemporaryDirectory() as folder:
