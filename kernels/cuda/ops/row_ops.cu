@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kRowThreads = 256;
 
-// Four neighbouring values of a row.
-struct FourBf16 {
+// Four neighbouring values, of a table's row and of y.
+struct TableValues {
   alignas(8) Bf16Bits of[4];
 };
 struct FourFloats {
@@ -42,11 +42,11 @@ struct EmbedKernel {
     }
     constexpr int kStep = kThreads * 4;
     for (int first = ThreadIndex() * 4; first < p.size; first += kTogether * kStep) {
-      FourBf16 values[kTogether] = {};
+      TableValues values[kTogether] = {};
 #pragma unroll
       for (int t = 0; t < kTogether; ++t) {
         const int i = first + t * kStep;
-        if (i < p.size) values[t] = *reinterpret_cast<const FourBf16*>(from + i);
+        if (i < p.size) values[t] = *reinterpret_cast<const TableValues*>(from + i);
       }
 #pragma unroll
       for (int t = 0; t < kTogether; ++t) {

@@ -1,7 +1,7 @@
 // Goal: a kernel that starts before its predecessor has ended never sees, in the emulator, what
 // that one has not written yet, unless it waits; and it does not overwrite what that one still
-// reads. Products and attention on Hopper start so, and give the bits that they give behind a
-// finished kernel.
+// reads. Norms and RoPE start so, on Hopper products and attention too, and give the bits that they
+// give behind a finished kernel.
 #include <cstring>
 #include <vector>
 
@@ -220,17 +220,20 @@ TEST_P(EarlyProductTest, HasTheBitsOfOneBehindAFinishedKernel) {
 }
 
 // K and V of the batch's rows, and q, come from the kernel before attention, which may begin with
-// tokens before them. A generated row, one whose partitions are split and merged, and prompt rows
-// that begin within a sub-tile.
+// tokens before them. That kernel, RoPE, begins with the rows' angles. A generated row, one whose
+// partitions are split and merged, and prompt rows that begin within a sub-tile.
 class EarlyAttentionTest : public DeviceTest {
  protected:
-  static constexpr int32_t kHeads = 4, kKvHeads = 2, kBlockTokens = 32, kTokens = 640;
+  static constexpr int32_t kHeads = 4, kKvHeads = 2, kAllHeads = kHeads + 2 * kKvHeads;
+  static constexpr int32_t kBlockTokens = 32, kTokens = 640;
   static constexpr int32_t kRowsMax = 90;
 
-  // Attention of rows [begin, end) behind the kernel that writes their K, V and q.
+  // Attention of rows [begin, end) behind the kernel that writes their K, V and q, which is behind
+  // the one that writes its input.
   struct Step {
     int32_t head_dim = 0, begin = 0, end = 0;
-    DeviceBuffer qkv, cache, positions, slots, ones, zeros, tables, narrow, wide, merges, counts;
+    DeviceBuffer embeddings, rows, cache, positions, slots, ones, zeros;
+    DeviceBuffer tables, narrow, wide, merges, counts;
     AttentionCounts launch;
   };
   Step Draw(int32_t head_dim, int32_t begin, int32_t end) {
@@ -240,11 +243,12 @@ class EarlyAttentionTest : public DeviceTest {
     step.head_dim = head_dim;
     step.begin = begin;
     step.end = end;
-    step.qkv = Upload(Normal(static_cast<size_t>(rows * (kHeads + 2 * kKvHeads) * head_dim)));
+    step.embeddings = Upload(NormalBf16(static_cast<size_t>(rows * kAllHeads * head_dim)));
     step.cache = Upload(NormalBf16(kTokens / kBlockTokens * KvBlockBytes(kv) / 2));
-    std::vector<int32_t> positions, table;
+    std::vector<int32_t> numbers, positions, table;
     std::vector<int64_t> slots;
     for (int32_t i = begin; i < end; ++i) {
+      numbers.push_back(i - begin);
       positions.push_back(i);
       slots.push_back(i);
     }
@@ -254,6 +258,7 @@ class EarlyAttentionTest : public DeviceTest {
     step.launch = {static_cast<int32_t>(schedule.narrow_items.size()),
                    static_cast<int32_t>(schedule.wide_items.size()),
                    static_cast<int32_t>(schedule.merges.size())};
+    step.rows = Upload(numbers);
     step.positions = Upload(positions);
     step.slots = Upload(slots);
     const size_t angles = static_cast<size_t>(kTokens * head_dim / 2);
@@ -271,14 +276,22 @@ class EarlyAttentionTest : public DeviceTest {
     const int32_t rows = step.end - step.begin;
     const KvShape kv = {kKvHeads, step.head_dim, kBlockTokens};
     const size_t size = static_cast<size_t>(rows * kHeads * step.head_dim);
-    const DeviceBuffer q = Poisoned(size * sizeof(Bf16Bits)),
+    const int32_t row_size = kAllHeads * step.head_dim;
+    const DeviceBuffer qkv = Poisoned(static_cast<size_t>(rows * row_size) * sizeof(float)),
+                       q = Poisoned(size * sizeof(Bf16Bits)),
                        out = Poisoned(size * sizeof(Bf16Bits)),
                        records = Poisoned(static_cast<size_t>(16 * kHeads * (step.head_dim + 2)) *
                                           sizeof(float)),
                        region = Poisoned(step.cache.bytes());
     stream().CopyWithin(region.data(), step.cache.data(), step.cache.bytes());
+    ops().embed({step.rows.as<int32_t>(), step.embeddings.as<Bf16Bits>(), 1.0f, rows, row_size,
+                 qkv.as<float>()},
+                stream());
+    if (wait) {
+      EXPECT_TRUE(stream().Synchronize().ok());
+    }
     DeviceRopeKvArgs rope;
-    rope.qkv = step.qkv.as<float>();
+    rope.qkv = qkv.as<float>();
     rope.rows = rows;
     rope.num_heads = kHeads;
     rope.positions = step.positions.as<int32_t>();
