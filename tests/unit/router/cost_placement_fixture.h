@@ -46,6 +46,14 @@ class CostPlacementTest : public ::testing::Test {
     for (const Node* node : fleet_.nodes())
       if (node->role == v1::NODE_ROLE_PREFILL) Measure(*node, decode, 1000);
   }
+  // A node has the first five blocks of `held` in memory, and the others in its storage.
+  void StorePartlyOnDisk(Node& node, absl::Span<const kv::BlockHash> held) {
+    index_.Store(node.slot, held.first(5));
+    index_.Store(node.slot, held.subspan(5), Tier::kDisk);
+    v1::NodeLoad load = node.load;
+    load.set_blocks_stored(static_cast<int64_t>(held.size()) - 5);
+    fleet_.OnLoad(node, load);
+  }
   // Transfers that moved bytes at this rate.
   void Measure(const Node& from, const Node& to, double bytes_per_us) {
     for (int i = 0; i < 40; ++i) {

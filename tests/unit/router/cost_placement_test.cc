@@ -139,11 +139,7 @@ TEST_F(CostPlacementTest, BlocksOnDiskCostTheirReading) {
   Node& memory = Prefill(1);
   const auto hashes = HashesOf(Tokens(100));
   const auto held = absl::MakeConstSpan(hashes).first(80 / kBlockTokens);
-  index_.Store(disk.slot, held.first(5));
-  index_.Store(disk.slot, held.subspan(5), Tier::kDisk);
-  v1::NodeLoad load = disk.load;
-  load.set_blocks_stored(15);
-  fleet_.OnLoad(disk, load);
+  StorePartlyOnDisk(disk, held);
   index_.Store(memory.slot, held);
   ASSERT_EQ(Place(100), std::nullopt);
   EXPECT_EQ(placement_.prefill, memory.key);
@@ -222,11 +218,7 @@ TEST_F(CostPlacementTest, AFetchFromAHoldersDiskCostsItsReading) {
   Measure(disk, prefill, 1e3);
   const auto hashes = HashesOf(Tokens(100));
   const auto held = absl::MakeConstSpan(hashes).first(80 / kBlockTokens);
-  index_.Store(disk.slot, held.first(5));
-  index_.Store(disk.slot, held.subspan(5), Tier::kDisk);
-  v1::NodeLoad load = disk.load;
-  load.set_blocks_stored(15);
-  fleet_.OnLoad(disk, load);
+  StorePartlyOnDisk(disk, held);
   const int64_t on_disk = 80 - 5 * kBlockTokens;
   const auto fetch_ms = [&](double disk_bytes_per_second) {
     fleet_.OnStorageCost(
