@@ -67,23 +67,26 @@ void AdmissionQueue::VisitBefore(const std::string& tenant, const Place& place,
     if (!(other < place) || !visit(other.serial)) return;
 }
 
-std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line) const {
-  if (line.passed < kPassedMax || line.late_walk == walk_) return std::nullopt;
+std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line,
+                                                              Owner& owner) const {
+  if (line.passed == 0 || line.late_walk == walk_) return std::nullopt;
   const auto late =
       line.places.lower_bound({.rank = absl::InfinitePast(), .serial = 0, .late = true});
-  return late == line.places.end() ? std::nullopt : std::optional(*late);
+  if (late == line.places.end()) return std::nullopt;
+  return line.passed / kLatePart < owner.PromptTokens(late->serial) ? std::nullopt
+                                                                    : std::optional(*late);
 }
 
-void AdmissionQueue::CountPassed(const Place& placed, Line& line) {
+void AdmissionQueue::CountPassed(const Place& placed, int64_t tokens, Line& line) {
   if (placed.late)
     line.passed = 0;
   else if (line.places.rbegin()->late)
-    ++line.passed;
+    line.passed += tokens;
 }
 
-std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line,
+std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line, Owner& owner,
                                                             const Walk& walk) const {
-  if (const auto late = LateTurn(line); late.has_value()) return late;
+  if (const auto late = LateTurn(line, owner); late.has_value()) return late;
   auto next = line.places.begin();
   if (line.walk == walk_) next = line.places.upper_bound(line.tried_last);
   const bool further = walk.resumes && line.round == round_ &&
@@ -92,9 +95,10 @@ std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line,
   return next == line.places.end() ? std::nullopt : std::optional(*next);
 }
 
-void AdmissionQueue::NoteTried(const std::string& tenant, const Place& place, const Walk& walk) {
+void AdmissionQueue::NoteTried(const std::string& tenant, const Place& place, Owner& owner,
+                               const Walk& walk) {
   Line& line = lines_.at(tenant);
-  if (LateTurn(line).has_value()) {
+  if (LateTurn(line, owner).has_value()) {
     line.late_walk = walk_;
     return;
   }
@@ -153,17 +157,17 @@ AdmissionQueue::PartEnd AdmissionQueue::WalkPart(Owner& owner, Walk& walk) {
       break;
     }
     const std::string tenant = turns_.begin()->second;
-    const std::optional<Place> place = NextOf(lines_.at(tenant), walk);
+    const std::optional<Place> place = NextOf(lines_.at(tenant), owner, walk);
     if (place.has_value() && Try(place->serial, owner, walk)) {
       floor_ = std::max(floor_, turns_.begin()->first);
-      CountPassed(*place, lines_.at(tenant));
+      CountPassed(*place, owner.PromptTokens(place->serial), lines_.at(tenant));
       Erase(tenant, *place);
       owner.OnPlaced(place->serial);
       continue;
     }
     SetAside(tenant, true);
     (place.has_value() ? to_go_on : ended).push_back(tenant);
-    if (place.has_value()) NoteTried(tenant, *place, walk);
+    if (place.has_value()) NoteTried(tenant, *place, owner, walk);
     if (walk.over) end = PartEnd::kNothing;
   }
   for (const std::string& tenant : to_go_on) SetAside(tenant, false);

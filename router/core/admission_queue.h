@@ -15,7 +15,8 @@
 // A sequence whose first token cannot come in time any more is late: it goes behind those of its
 // tenant that are not. So a queue that is longer than what can be computed in time costs only what
 // is in excess, and not everything. Late ones keep the order in which they came, and do not starve:
-// when kPassedMax others have passed them, the first of them has the next turn.
+// the first of them has the next turn when the prompts that passed it have kLatePart times its
+// tokens. So late ones get a fixed part of what is computed, however long they are.
 //
 // A sequence that finds no room blocks only those that need the same room. The attempt tells the
 // largest room that there is: sequences that need more are passed over without being tried, and
@@ -59,8 +60,8 @@ class AdmissionQueue {
   static constexpr int kVainMax = 128;
   // Placements tried in one walk.
   static constexpr int kTriedMax = 2 * kVainMax;
-  // Sequences of a tenant that are placed before the first late one has a turn.
-  static constexpr int kPassedMax = 63;
+  // How many times the tokens of a tenant's first late sequence others get before it has a turn.
+  static constexpr int kLatePart = 32;
   // After waiting this long for room, a sequence has a node kept for it.
   static constexpr absl::Duration kKeepRoomAfter = absl::Seconds(1);
   // Sequences for which nodes are kept in one walk.
@@ -96,6 +97,8 @@ class AdmissionQueue {
     // Tokens that a node must have room for at least; 0 if that is not known. Then the sequence is
     // tried even if others found no room.
     virtual int64_t TokensNeeded(Serial serial) = 0;
+    // Tokens of its prompt, whether a node holds them or not.
+    virtual int64_t PromptTokens(Serial serial) = 0;
     virtual Attempt TryToPlace(Serial serial) = 0;
     // The sequence was placed and has left the queue. May change the queue.
     virtual void OnPlaced(Serial serial) = 0;
@@ -160,10 +163,10 @@ class AdmissionQueue {
     // round `round`.
     Place tried_last, resume_after;
     uint64_t walk = 0, round = 0;
-    // Sequences that were placed while a late one waited, since a late one was placed. At
-    // kPassedMax the first late one is tried before all others, once in a walk: in `late_walk` it
-    // was.
-    int passed = 0;
+    // Tokens of the prompts that were placed while a late one waited, since a late one was placed.
+    // When they are enough the first late one is tried before all others, once in a walk: in
+    // `late_walk` it was.
+    int64_t passed = 0;
     uint64_t late_walk = 0;
   };
   // The order of turns: the tenant with the lowest counter first. Ties go by name.
@@ -174,12 +177,13 @@ class AdmissionQueue {
   void Alter(const std::string& tenant, Change change);
   PartEnd WalkPart(Owner& owner, Walk& walk);
   // The first late sequence of the line, if it is to be tried before others in this walk.
-  std::optional<Place> LateTurn(const Line& line) const;
-  static void CountPassed(const Place& placed, Line& line);
+  std::optional<Place> LateTurn(const Line& line, Owner& owner) const;
+  // A sequence with a prompt of `tokens` was placed.
+  static void CountPassed(const Place& placed, int64_t tokens, Line& line);
   // The first sequence of the line after those that had their turn.
-  std::optional<Place> NextOf(const Line& line, const Walk& walk) const;
+  std::optional<Place> NextOf(const Line& line, Owner& owner, const Walk& walk) const;
   // The sequence had its turn and stays.
-  void NoteTried(const std::string& tenant, const Place& place, const Walk& walk);
+  void NoteTried(const std::string& tenant, const Place& place, Owner& owner, const Walk& walk);
   void SetAside(const std::string& tenant, bool aside);
   // Tries one sequence; true: it was placed.
   bool Try(Serial serial, Owner& owner, Walk& walk);

@@ -19,6 +19,9 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
         table_.BesideOf(*sequence.group).has_value() || sequence.machine->AvoidsNodes(now_);
     return apart ? 0 : sequence.machine->tokens_to_store();
   }
+  int64_t PromptTokens(Serial serial) override {
+    return table_.sequences_.at(serial)->machine->tokens_to_place();
+  }
   AdmissionQueue::Attempt TryToPlace(Serial serial) override {
     const Sequence& sequence = *table_.sequences_.at(serial);
     if (table_.ExceedsShare(serial, sequence)) {
@@ -84,32 +87,42 @@ void RequestTable::PlaceIfRoomGrew(absl::Time now) {
   if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
 }
 
-absl::Duration RequestTable::TimeBefore(Serial serial) const {
-  // Those whose times are added, and those that are counted at all.
-  constexpr int64_t kSample = 64, kCounted = 1024;
-  absl::Duration sum, begins = absl::InfiniteDuration();
-  int64_t before = 0, known = 0;
-  const auto look = [&](Serial other) {
-    const SequenceMachine& machine = *sequences_.at(other)->machine;
+RequestTable::Wait RequestTable::WaitBefore(Serial serial, absl::Time now) const {
+  // Those whose times are looked at, and those that are counted at all.
+  constexpr size_t kSample = 64;
+  constexpr int64_t kCounted = 1024;
+  // Bound: kSample.
+  std::vector<const SequenceMachine*> known;
+  absl::Duration begins = absl::InfiniteDuration();
+  // False: no placement has predicted its time yet.
+  const auto look = [&](const SequenceMachine& machine) {
     const absl::Duration fastest = machine.first_token_fastest();
     if (fastest <= absl::ZeroDuration()) return false;
     begins = std::min(begins, machine.first_token_predicted() - fastest);
     return true;
   };
-  look(serial);
+  look(*sequences_.at(serial)->machine);
+  int64_t before = 0;
   queue_.VisitBefore(sequences_.at(serial)->group->share().tenant, PlaceOf(serial),
                      [&](Serial other) {
-                       if (known < kSample && look(other)) {
-                         sum += sequences_.at(other)->machine->first_token_fastest();
-                         ++known;
-                       }
+                       const SequenceMachine* machine = sequences_.at(other)->machine.get();
+                       if (known.size() < kSample && look(*machine)) known.push_back(machine);
                        return ++before < kCounted;
                      });
-  if (begins == absl::InfiniteDuration()) return absl::ZeroDuration();
+  if (begins == absl::InfiniteDuration()) return {};
   const LoadOrder& order = context_.fleet.order();
   const size_t prefill = order.size(kPrefillNodes);
   const size_t nodes = std::max<size_t>(1, prefill > 0 ? prefill : order.size(kDecodeNodes));
-  return begins + sum / std::max<int64_t>(1, known) * before / static_cast<int64_t>(nodes);
+  // Each one that is known stands for as many of those before.
+  const double stands_for =
+      static_cast<double>(before) / static_cast<double>(std::max<size_t>(1, known.size()));
+  absl::Duration all;
+  for (const SequenceMachine* machine : known) {
+    all += machine->first_token_fastest();
+    if (!machine->WouldBeLate(begins, machine->first_token_fastest(), now))
+      begins += machine->first_token_fastest() * stands_for / static_cast<double>(nodes);
+  }
+  return {begins, all / std::max<int64_t>(1, static_cast<int64_t>(known.size()))};
 }
 
 int64_t RequestTable::RetrySeconds(int64_t sequences, absl::Time now) {

@@ -42,7 +42,8 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   }
   if (IsQueued(serials.front()) && context_.options.late == LatePolicy::kRefuse) {
     const Serial first = serials.front();
-    const auto refusal = sequences_.at(first)->machine->LateRefusal(TimeBefore(first), now);
+    const Wait wait = WaitBefore(first, now);
+    const auto refusal = sequences_.at(first)->machine->LateRefusal(wait.before, wait.usual, now);
     if (refusal.has_value()) {
       DropGroup(group);
       return *refusal;

@@ -147,10 +147,14 @@ class RequestTable {
   // The decode node that a sequence should share with its group.
   std::optional<NodeKey> BesideOf(const SequenceGroup& group) const;
   void FailGroup(SequenceGroup& group, const absl::Status& why);
-  // When nodes are predicted to begin with a queued prompt, from now: they end what they have, then
-  // they take those of its tenant that are before it. At least, because other tenants have turns as
-  // well. 0 if no placement was predicted. Looks at 1,024 sequences at most.
-  absl::Duration TimeBefore(Serial serial) const;
+  // What a queued prompt waits for: nodes end what they have, then they take those of its tenant
+  // that are before it, but for those that will be too late themselves. At least, because other
+  // tenants have turns as well. Looks at 1,024 sequences at most.
+  struct Wait {
+    absl::Duration before;  // when nodes are predicted to begin with it; 0 = not known
+    absl::Duration usual;   // the mean of what prompts before it take; 0 = not known
+  };
+  Wait WaitBefore(Serial serial, absl::Time now) const;
   // With the seconds after which to ask again, if time heals it.
   absl::Status WithHint(const absl::Status& why, absl::Time now);
   // Forgets the request. REQUIRES: the legs of its sequences have ended.

@@ -110,12 +110,13 @@ void SequenceMachine::CheckGoal(absl::Time now) {
 }
 
 std::optional<absl::Status> SequenceMachine::LateRefusal(absl::Duration before,
+                                                         absl::Duration usual,
                                                          absl::Time now) const {
-  const absl::Duration predicted = before + first_token_fastest_;
-  if (!RefusesLate() || !goal_.HealedByTime(first_token_fastest_) ||
-      !goal_.SurelyMissed(predicted, now))
+  const absl::Duration fastest =
+      first_token_fastest_ > absl::ZeroDuration() ? first_token_fastest_ : usual;
+  if (!RefusesLate() || !goal_.HealedByTime(fastest) || !WouldBeLate(before, fastest, now))
     return std::nullopt;
-  return LateRefusalStatus(predicted, goal_.limit());
+  return LateRefusalStatus(before + fastest, goal_.limit());
 }
 
 void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {

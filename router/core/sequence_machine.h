@@ -65,8 +65,15 @@ class SequenceMachine {
   // Whether the first token's goal is out of reach, so that the sequence waits behind others.
   bool late() const { return goal_.late(); }
   // Why a request that waits is refused, if it is: nodes are predicted to begin with it after
-  // `before`. nullopt if it may be in time, or waits though it is late.
-  std::optional<absl::Status> LateRefusal(absl::Duration before, absl::Time now) const;
+  // `before`. It takes `usual` if no placement was tried, which is when many wait. nullopt if it
+  // may be in time, or waits though it is late.
+  std::optional<absl::Status> LateRefusal(absl::Duration before, absl::Duration usual,
+                                          absl::Time now) const;
+  // Whether nodes that begin with it after `before` and take `fastest` would surely bring its first
+  // token too late.
+  bool WouldBeLate(absl::Duration before, absl::Duration fastest, absl::Time now) const {
+    return goal_.SurelyMissed(before + fastest, now);
+  }
   // When the last Place predicted the first token, and when it would come if no prompt waited
   // before this one; 0 = not known.
   absl::Duration first_token_predicted() const { return first_token_predicted_; }

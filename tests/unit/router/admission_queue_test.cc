@@ -42,6 +42,10 @@ class Room : public AdmissionQueue::Owner {
     ++looked;
     return needs.at(serial);
   }
+  int64_t PromptTokens(Serial serial) override {
+    const auto own = prompts.find(serial);
+    return own == prompts.end() ? 10 : own->second;
+  }
   AdmissionQueue::Attempt TryToPlace(Serial serial) override {
     ++tried;
     if (needs.at(serial) > room) return {PlacementFailure::kNoRoom, tells_room ? room : kUnknown};
@@ -53,7 +57,7 @@ class Room : public AdmissionQueue::Owner {
   void KeepRoomFor(Serial serial) override { kept.push_back(serial); }
 
   static constexpr int64_t kUnknown = AdmissionQueue::kAnyRoom;
-  std::map<Serial, int64_t> needs;
+  std::map<Serial, int64_t> needs, prompts;
   int64_t room = 0;
   bool tells_room = true;
   absl::Duration waited;
@@ -225,9 +229,9 @@ TEST(AdmissionQueue, AWalkIsBounded) {
   EXPECT_EQ(room.placed.size(), static_cast<size_t>(AdmissionQueue::kTriedMax));
 }
 
-// More come in time than there is room for, without an end. Late ones get every sixty-fourth place,
-// in the order in which they came.
-TEST(AdmissionQueue, LateOnesDoNotStarveBehindThoseInTime) {
+// More come in time than there is room for, without an end. A late one has its turn when the
+// prompts that passed it have kLatePart times its tokens, in the order in which they came.
+TEST(AdmissionQueue, LateOnesGetAFixedPartOfTheTokens) {
   AdmissionQueue queue;
   Room room;
   queue.Join("", 1);
@@ -235,22 +239,32 @@ TEST(AdmissionQueue, LateOnesDoNotStarveBehindThoseInTime) {
     room.needs[serial] = 10;
     queue.Insert("", {kNow, serial, late});
   };
-  for (Serial serial = 1; serial <= 20; ++serial) wait(serial, true);
+  // 10, 20, ... 200 tokens; the others have 10.
+  for (Serial serial = 1; serial <= 20; ++serial) {
+    room.prompts[serial] = 10 * static_cast<int64_t>(serial);
+    wait(serial, true);
+  }
   Serial next = 100;
   wait(next++, false);
-  for (int i = 0; i < 10 * (AdmissionQueue::kPassedMax + 1); ++i) {
+  constexpr int kLate = 7;
+  constexpr int kOthers = AdmissionQueue::kLatePart * kLate * (kLate + 1) / 2;
+  for (int i = 0; i < kOthers + kLate; ++i) {
     wait(next++, false);
     room.room = 10;
     queue.PlaceAll(room);
   }
   std::vector<Serial> late;
-  for (size_t i = 0; i < room.placed.size(); ++i) {
-    if (room.placed[i] < 100) late.push_back(room.placed[i]);
-    EXPECT_EQ(room.placed[i] < 100,
-              i % (AdmissionQueue::kPassedMax + 1) == AdmissionQueue::kPassedMax)
-        << i;
+  int64_t passed = 0;
+  for (const Serial serial : room.placed) {
+    if (serial >= 100) {
+      ++passed;
+      continue;
+    }
+    late.push_back(serial);
+    EXPECT_EQ(passed, AdmissionQueue::kLatePart * static_cast<int64_t>(serial));
+    passed = 0;
   }
-  EXPECT_EQ(late, (std::vector<Serial>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(late, (std::vector<Serial>{1, 2, 3, 4, 5, 6, 7}));
 }
 
 // A late one's turn that finds no room holds up nobody.
@@ -259,13 +273,13 @@ TEST(AdmissionQueue, ALateOnesTurnHoldsUpNobody) {
   Room room;
   queue.Join("", 1);
   for (Serial serial = 1; serial <= 140; ++serial) {
-    room.needs[serial] = serial == 1 ? 1000 : 10;
+    room.needs[serial] = serial == 1 ? 1100 : 10;  // prompts of 10
     queue.Insert("", {kNow, serial, serial == 1});
   }
   room.room = 1390;
   EXPECT_TRUE(queue.PlaceAll(room));
   EXPECT_EQ(room.placed.size(), 139u);
-  room.room = 1000;
+  room.room = 1100;
   EXPECT_TRUE(queue.PlaceAll(room));
   EXPECT_EQ(room.placed.back(), 1u);
 }
@@ -289,6 +303,7 @@ class Tenants : public AdmissionQueue::Owner {
   }
 
   int64_t TokensNeeded(Serial) override { return 1; }
+  int64_t PromptTokens(Serial serial) override { return CostOf(serial); }
   AdmissionQueue::Attempt TryToPlace(Serial) override {
     if (places > 0) return {};
     return {PlacementFailure::kNoRoom};

@@ -138,10 +138,26 @@ TEST_F(FirstTokenGoalTest, WhatWouldBeLateBehindTheQueueIsRefusedAtOnce) {
                                 HasSubstr("the first token is predicted 12.")));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the goal is 10s (--ttft-slo)"));
   EXPECT_EQ(RetryAfter(refused), 4) << "12.6 s are 9 s, nine tenths of the goal, in 3.6 s";
-  EXPECT_FALSE(h_->Submit("another", 100).ok());
+  // Nor do those get in for which no place was tried, because many wait.
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(h_->Submit(absl::StrCat("another", i), 100).ok());
   SetWaiting(0);
   EXPECT_THAT(Placed(), ::testing::Contains("r0"));
   EXPECT_OK(h_->Submit("later", 100));
+}
+
+// A prompt that was taken cannot be in time any more, because other routers' prompts came. It takes
+// no time from those behind it.
+TEST_F(FirstTokenGoalTest, APromptThatWillBeTooLateDoesNotCountForOthers) {
+  Start(absl::Seconds(10), LatePolicy::kRefuse);
+  SayCost(1, 1'000'000);
+  SayCost(2, 30'000);  // a prompt of 100 tokens takes 3 s, one of 70 takes 2.1
+  SetWaiting(150);     // 4.5 s
+  ASSERT_OK(h_->Submit("first", 100));
+  ASSERT_OK(h_->Submit("second", 100));
+  // The first prediction that is too late, even if it is a fifth too long, is 12.5 s.
+  EXPECT_FALSE(h_->Submit("third", 70).ok()) << "4.5 + 3 + 3 + 2.1 = 12.6 s";
+  SetWaiting(220);  // 6.6 s: the second one would be answered after 12.6 s
+  EXPECT_OK(h_->Submit("fourth", 70)) << "6.6 + 3 + 2.1 = 11.7 s";
 }
 
 TEST_F(FirstTokenGoalTest, WhatBecomesLateWhileItWaitsIsRefused) {
