@@ -217,13 +217,30 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
   PushSome(loan);
 }
 
-// A part of the blocks at a time: the copies share the memory's rate with the steps.
+bool Borrower::SharesSteps(const Loan& loan) const {
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  return sequence == nullptr || sequence->remaining() > 0;
+}
+
+int32_t Borrower::BlocksBeforeStep() const {
+  int64_t unsent = 0;
+  for (const auto& [id, loan] : loans_)
+    if (loan.state == State::kSending && SharesSteps(loan))
+      unsent += static_cast<int64_t>(loan.pinned.size()) - loan.pushed;
+  if (unsent == 0) return MovingPace::kBlocksMax;
+  return pace_.BlocksBeforeStep(scheduler_.meter().PredictLastUs(),
+                                scheduler_.spec().layout.block_bytes(),
+                                {.unsent = unsent,
+                                 .available = scheduler_.block_counts().available(),
+                                 .sequences = scheduler_.running_count(),
+                                 .block_tokens = scheduler_.spec().layout.block_tokens});
+}
+
+// A part of the blocks at a time: the copies share the machine with the steps.
 void Borrower::PushSome(Loan& loan) {
   const auto count = static_cast<int32_t>(loan.pinned.size());
   if (loan.state != State::kSending || loan.pushed == count) return;
-  // Of a prompt whose rows are all computed, there are no steps to share with.
-  const Sequence* sequence = scheduler_.Find(loan.sequence);
-  const bool steps = sequence == nullptr || sequence->remaining() > 0;
+  const bool steps = SharesSteps(loan);
   const int32_t part = std::min(steps ? step_blocks_ : count, count - loan.pushed);
   if (part == 0) return;
   step_blocks_ -= steps ? part : 0;
@@ -249,6 +266,7 @@ void Borrower::Handle(const transfer::ExportDone& event) {
   const auto found = by_export_.find(event.export_id);
   if (found == by_export_.end()) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
+  pace_.Observe(event.bytes_sent, event.work_time);
   if (const auto it = loans_.find(found->second); it != loans_.end()) {
     Unpin(it->second);
     it->second.state = State::kReady;
@@ -342,7 +360,7 @@ void Borrower::BeforeStep(absl::Time now) {
   ReturnEnded(now);
   UseReady(now);
   UseHome(now);
-  step_blocks_ = kBlocksAStep;
+  step_blocks_ = BlocksBeforeStep();
   for (auto& [id, loan] : loans_) PushSome(loan);
   MoveRecalled(now);
   Ask(now);

@@ -46,17 +46,17 @@
 #include "absl/types/span.h"
 #include "common/lending/lending.h"
 #include "common/node/loan_home.h"
+#include "common/node/moving_pace.h"
 #include "common/node/node_ledger.h"
 
 namespace tandem::node {
 
 class Borrower {
  public:
-  static constexpr size_t kUnusedMax = 2;      // loans asked for, sent or ready, at a time
-  static constexpr size_t kMovesMax = 4;       // likewise, of loans that replace others
-  static constexpr int32_t kUnitsMax = 16;     // of one loan; it ends with a group of so many units
-  static constexpr int32_t kBlocksAStep = 16;  // sent between two steps, of all loans together
-  static constexpr size_t kEndedKept = 64;     // ended loans that are remembered, to blame by name
+  static constexpr size_t kUnusedMax = 2;   // loans asked for, sent or ready, at a time
+  static constexpr size_t kMovesMax = 4;    // likewise, of loans that replace others
+  static constexpr int32_t kUnitsMax = 16;  // of one loan; it ends with a group of so many units
+  static constexpr size_t kEndedKept = 64;  // ended loans that are remembered, to blame by name
   static constexpr absl::Duration kAnswerTimeMax = absl::Seconds(2);
   static constexpr absl::Duration kSendTimeMax = absl::Seconds(5);
   static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(200);  // until it asks again
@@ -172,6 +172,11 @@ class Borrower {
   // Whether the units are the next that the sequence can lend.
   bool CanLend(const Sequence& sequence, const engine::UnitSpan& units) const;
   void Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now);
+  // Blocks that loans may send before the next step, all together.
+  int32_t BlocksBeforeStep() const;
+  // Whether there are steps that the loan's copies share the machine with: not of a prompt whose
+  // rows are all computed.
+  bool SharesSteps(const Loan& loan) const;
   // Sends what is left of the step's blocks.
   void PushSome(Loan& loan);
   void UseReady(absl::Time now);
@@ -234,8 +239,9 @@ class Borrower {
   // The last loans that ended. Bound: kEndedKept.
   std::deque<std::pair<LoanId, Loan>> ended_;
   absl::Time ask_after_ = absl::InfinitePast();
-  int32_t step_blocks_ = kBlocksAStep;  // that may still be sent before the next step
-  int32_t split_refusals_ = 0;          // in a row
+  MovingPace pace_;
+  int32_t step_blocks_ = MovingPace::kBlocksMax;  // that may still be sent before the next step
+  int32_t split_refusals_ = 0;                    // in a row
   // The last plan, as far as no loan was asked for.
   struct Planned {
     int64_t units = 0;

@@ -19,6 +19,7 @@ class StepMeter {
   // A step of this shape begins. An empty shape is no step.
   void Start(const cost::StepShape& shape, absl::Time now) {
     shape_ = shape;
+    if (!shape.empty()) last_ = shape;
     started_ = now;
   }
   // The step that began last has ended. A step that failed (`computed` is false) teaches nothing.
@@ -28,10 +29,16 @@ class StepMeter {
     shape_ = {};
   }
   const cost::StepCost& cost() const { return cost_; }
+  // What the step that began last is predicted to take; the next one will be like it. 0 if nothing
+  // is known.
+  double PredictLastUs() const {
+    return last_.empty() || cost_.samples() == 0 ? 0 : cost_.Predict(last_).us;
+  }
 
  private:
   cost::StepCost cost_;
-  cost::StepShape shape_;
+  cost::StepShape shape_;  // of the step that runs
+  cost::StepShape last_;
   absl::Time started_;
 };
 

@@ -70,6 +70,7 @@ class TransferServiceImpl final : public TransferService {
       if (Step(now)) {
         // The step may have taken longer than a spin: what it did was not waiting.
         idle_since = RealClock().Now();
+        work_ += idle_since - now;
         continue;
       }
       if (now - idle_since < options_.spin) continue;
@@ -95,6 +96,8 @@ class TransferServiceImpl final : public TransferService {
     moved = endpoint_->Tick(moved ? RealClock().Now() : now) || moved;
     moved = transport_->Progress() || moved;
     for (TransferEvent& event : endpoint_->TakeEvents()) {
+      if (auto* done = std::get_if<ExportDone>(&event))
+        done->work_time = WorkOf(done->bytes_sent, work_ + (RealClock().Now() - now));
       sink_(std::move(event));
       moved = true;
     }
@@ -110,6 +113,16 @@ class TransferServiceImpl final : public TransferService {
     return moved;
   }
 
+  // The part of the work that `bytes` took, which the export sent that ends now. `work`: in all.
+  absl::Duration WorkOf(int64_t bytes, absl::Duration work) {
+    const TransferCounters counters = endpoint_->counters();
+    const int64_t moved = counters.bytes_sent + counters.bytes_received;
+    const int64_t since = moved - std::exchange(moved_before_, moved);
+    const absl::Duration took = work - std::exchange(work_before_, work);
+    return since <= 0 ? absl::ZeroDuration()
+                      : took * (static_cast<double>(bytes) / static_cast<double>(since));
+  }
+
   const TransferServiceOptions options_;
   std::unique_ptr<KvTransport> transport_;
   const std::string address_;
@@ -117,6 +130,10 @@ class TransferServiceImpl final : public TransferService {
   std::unique_ptr<KvTransferEndpoint> endpoint_;
   EventSink sink_;
   bool counters_stale_ = true;
+  absl::Duration work_;  // of the steps in which something moved
+  // When the last export ended: the work, and the bytes that were sent and received.
+  absl::Duration work_before_;
+  int64_t moved_before_ = 0;
   int64_t refused_ = 0;  // as last published
   mutable absl::Mutex mutex_;
   TransferCounters counters_ ABSL_GUARDED_BY(mutex_);

@@ -329,7 +329,7 @@ class LargeLoansTest : public BorrowingTest {
   }
 };
 
-TEST_F(LargeLoansTest, AllLoansTogetherSendSixteenBlocksAStep) {
+TEST_F(LargeLoansTest, AllLoansTogetherSendABoundedNumberOfBlocksAStep) {
   for (const char* id : {"r", "s"}) {
     v1::NodeCommand answer = Answer(id, 600, 2000);
     answer.mutable_start_decode()->set_borrow_blocks_max(200);
@@ -351,16 +351,58 @@ TEST_F(LargeLoansTest, AllLoansTogetherSendSixteenBlocksAStep) {
   }
   ASSERT_EQ(wanted.size(), 2u);
   const int64_t to_send = wanted[0].units() + wanted[1].units();
-  ASSERT_GT(to_send, node::Borrower::kBlocksAStep);
+  ASSERT_GT(to_send, node::MovingPace::kBlocksMax);
   int64_t pushed = 0, since_step = 0;
   for (const v1::LoanWanted& loan : wanted) since_step += BlocksPushed(Send(Granted(loan, 0)));
   for (int i = 0; i < 10 && pushed + since_step < to_send; ++i) {
-    EXPECT_LE(since_step, node::Borrower::kBlocksAStep);
+    EXPECT_LE(since_step, node::MovingPace::kBlocksMax);
     pushed += since_step;
     since_step = BlocksPushed(Step());
   }
-  EXPECT_LE(since_step, node::Borrower::kBlocksAStep);
+  EXPECT_LE(since_step, node::MovingPace::kBlocksMax);
   EXPECT_EQ(pushed + since_step, to_send);
+}
+
+// A step is predicted to take 1 ms, and an export told that a block takes 15 us of the transfer
+// thread: two of them are 3 %. There is room for as long as the loan takes.
+TEST_F(LargeLoansTest, ALoanLeavesAsFastAsAStepCanBear) {
+  v1::NodeCommand answer = Answer("r", 100, 500);
+  answer.mutable_start_decode()->set_borrow_blocks_max(200);
+  Send(answer);
+  const auto step = [&] {
+    node::NodeActions actions = Step();
+    now_ += absl::Milliseconds(1);
+    return actions;
+  };
+  const auto lend_planned = [&](int32_t units) {
+    v1::NodeCommand plan;
+    plan.mutable_borrow_blocks()->set_blocks(units);
+    plan.mutable_borrow_blocks()->set_creditor_node_id("c");
+    Send(plan);
+    std::optional<v1::LoanWanted> wanted;
+    for (int i = 0; i < 40 && !wanted.has_value(); ++i)
+      for (const auto& [router, event] : step().events)
+        if (event.has_loan_wanted()) wanted = event.loan_wanted();
+    return wanted;
+  };
+  for (int i = 0; i < 20; ++i) step();
+  const auto first = lend_planned(2);
+  ASSERT_TRUE(first.has_value());
+  const node::NodeActions granted = Send(Granted(*first, 0));
+  const auto id = std::get<transfer::OpenExport>(granted.transfer[0]).export_id;
+  const int64_t bytes = 2 * core_->resources().scheduler().spec().layout.block_bytes();
+  Send(transfer::ExportDone{
+      .export_id = id, .bytes_sent = bytes, .work_time = absl::Microseconds(30)});
+  const auto second = lend_planned(8);
+  ASSERT_TRUE(second.has_value());
+  int64_t pushed = BlocksPushed(Send(Granted(*second, 0)));
+  EXPECT_LE(pushed, 2);
+  for (int i = 0; i < 20 && pushed < second->units(); ++i) {
+    const int64_t blocks = BlocksPushed(step());
+    EXPECT_LE(blocks, 2) << i;
+    pushed += blocks;
+  }
+  EXPECT_EQ(pushed, second->units());
 }
 
 }  // namespace tandem::decode_node

@@ -23,6 +23,7 @@ TEST(TransferServiceTest, MovesBlocksBetweenThreads) {
   }
   InProcessNetwork network;
   absl::Notification installed, done;
+  ExportDone ended;
   TransferServiceOptions receiving, sending;
   receiving.kv_transfer.incarnation = Incarnation(1);
   sending.kv_transfer.incarnation = Incarnation(2);
@@ -37,6 +38,7 @@ TEST(TransferServiceTest, MovesBlocksBetweenThreads) {
       auto sender, TransferService::Create(sending, NewInProcessTransport(network), *source,
                                            [&](TransferEvent event) {
                                              ASSERT_TRUE(std::holds_alternative<ExportDone>(event));
+                                             ended = std::get<ExportDone>(event);
                                              done.Notify();
                                            }));
   const absl::Time deadline = RealClock().Now() + absl::Seconds(30);
@@ -56,6 +58,8 @@ TEST(TransferServiceTest, MovesBlocksBetweenThreads) {
   ASSERT_OK(sender->Submit(FinishExport{ExportId(1), {}}));
   ASSERT_TRUE(installed.WaitForNotificationWithTimeout(absl::Seconds(30)));
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_GT(ended.work_time, absl::ZeroDuration()) << "the thread's own work is measured";
+  EXPECT_LT(ended.work_time, absl::Seconds(30));
   for (int layer = 0; layer < 3; ++layer) {
     for (const int block : {4, 2}) {
       for (const std::byte byte : target->Block(layer, BlockId(block))) {

@@ -1,0 +1,44 @@
+// How many blocks a debtor sends to its creditors between two of its steps. Sending takes a
+// processor and the memory's rate from the steps, so it gets a small part of their time. But a node
+// that runs out of blocks stands still, so it sends at least what keeps it ahead of that.
+//
+// The transfer thread measures what sending costs (transfer::ExportDone).
+// Thread safety: none; the engine thread. Owner: Borrower.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "common/cost/copy_rate.h"
+
+namespace tandem::node {
+
+class MovingPace {
+ public:
+  static constexpr int32_t kBlocksMax = 16;  // between two steps
+  // Of a step's time that sending blocks before it may take.
+  static constexpr double kStepShareMax = 0.03;
+  // Before the first export has ended: between what TCP and mapped arenas were measured at.
+  static constexpr double kFirstBytesPerUs = 4000;
+
+  // Sending `bytes` took the transfer thread `work`. Not counted if it is 0 or below.
+  void Observe(int64_t bytes, absl::Duration work);
+
+  // What is to be sent, and what room is left meanwhile.
+  struct Room {
+    int64_t unsent = 0;     // blocks of all loans
+    int64_t available = 0;  // blocks that running sequences may still take
+    int64_t sequences = 0;  // that run; each takes a block in block_tokens steps
+    int64_t block_tokens = 1;
+  };
+  // From 1 to kBlocksMax. `step_us`: the step's predicted time; 0 = nothing is known of it, and as
+  // many as possible are sent.
+  int32_t BlocksBeforeStep(double step_us, int64_t block_bytes, const Room& room) const;
+
+ private:
+  double BlockUs(int64_t block_bytes) const;
+
+  cost::CopyRate work_;
+};
+
+}  // namespace tandem::node
