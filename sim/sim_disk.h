@@ -1,35 +1,41 @@
-// A simulated node's disk for KV blocks. It outlives the node's process, as a file does. It may
-// refuse blocks and lose them, at random.
-// Thread safety: none; the simulation's thread. Owner: a SimNode.
+// A tier of a simulated node's storage for KV blocks: its disk, which outlives the node's process
+// as a file does, or its host memory, which is cleared when the process ends. It may refuse blocks
+// and lose them, at random. Thread safety: none; the simulation's thread. Owner: a SimNode's
+// BlockTiers.
 #pragma once
 
 #include <cstdint>
 #include <list>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
-#include "common/kv/block_arena.h"
 #include "common/runtime/random.h"
-#include "common/storage/block_storage.h"
+#include "common/storage/block_store.h"
 
 namespace tandem::sim {
 
-class SimDisk {
+class SimDisk final : public storage::BlockStore {
  public:
   // `blocks_max`: as a BlockFile's slots. `fails`: one save in so many is refused; 0 = none.
-  SimDisk(int64_t blocks_max, int64_t fails) : blocks_max_(blocks_max), fails_(fails) {}
+  // `random` outlives it.
+  SimDisk(int64_t blocks_max, int64_t fails, Random& random)
+      : blocks_max_(blocks_max), fails_(fails), random_(random) {}
 
+  absl::Status Save(const kv::BlockHash& hash, absl::Span<const absl::Span<const std::byte>> pieces,
+                    std::vector<kv::BlockHash>& removed) override;
+  absl::Status Load(const kv::BlockHash& hash,
+                    absl::Span<const absl::Span<std::byte>> pieces) override;
+  void Touch(const kv::BlockHash& hash) override;
+  void Forget(const kv::BlockHash& hash) override;
+  bool Contains(const kv::BlockHash& hash) const override { return blocks_.count(hash) > 0; }
   // Least recently used first.
-  std::vector<kv::BlockHash> Hashes() const;
-  // Carries out `command` on the process's blocks. nullopt: it has no event. `time`: that it took.
-  std::optional<storage::StorageEvent> Handle(const storage::StorageCommand& command,
-                                              const kv::BlockArena& arena, absl::Duration time,
-                                              Random& random);
+  std::vector<kv::BlockHash> Hashes() const override { return {uses_.begin(), uses_.end()}; }
+  int64_t slots() const override { return blocks_max_; }
+
   // Damages one of its blocks, so that reading it finds another checksum; false if it has none.
-  bool Damage(Random& random);
+  bool Damage();
+  void Clear();
 
  private:
   struct Stored {
@@ -37,12 +43,10 @@ class SimDisk {
     bool damaged = false;
     std::list<kv::BlockHash>::iterator use;
   };
-  storage::BlockSaved Save(const storage::SaveBlock& command, const kv::BlockArena& arena,
-                           Random& random);
-  storage::BlocksLoaded Load(const storage::LoadBlocks& command, const kv::BlockArena& arena);
-  void Drop(const kv::BlockHash& hash);
 
   const int64_t blocks_max_, fails_;
+  Random& random_;
+  // Bound: blocks_max_, for both.
   std::map<kv::BlockHash, Stored> blocks_;
   std::list<kv::BlockHash> uses_;  // least recent first
 };

@@ -70,10 +70,10 @@ std::string Describe(const v1::NodeEvent& event) {
 
 SimNode::SimNode(World& world, int id, std::string name, absl::Duration clock_offset,
                  SimNodeOptions options, RunLog& log)
-    : Process(world, id, std::move(name), clock_offset), options_(std::move(options)), log_(log) {
-  const Topology& t = options_.topology;
-  if (t.disk_blocks > 0) disk_.emplace(t.disk_blocks, t.disk_fails);
-}
+    : Process(world, id, std::move(name), clock_offset),
+      options_(std::move(options)),
+      log_(log),
+      storage_(SimStorage::Create(options_.topology, world.random())) {}
 
 void SimNode::OnStart() {
   const Topology& t = options_.topology;
@@ -84,7 +84,8 @@ void SimNode::OnStart() {
   if (options_.seams.checked) {
     ownership_.emplace(log_, name(), engine_->spec().layout);
     // What earlier processes left on the disk is reused.
-    if (!salt_ || !disk_) salt_.emplace(log_, name(), options_.whole_sequences);
+    if (!salt_ || storage_ == nullptr || !storage_->has_disk())
+      salt_.emplace(log_, name(), options_.whole_sequences);
   }
   plane_ = options_.seams.kv_plane({.process = *this,
                                     .incarnation = incarnation_,
@@ -137,9 +138,9 @@ void SimNode::MakeCore() {
                                    .lend_blocks_max = t.lend_blocks,
                                    .itl_slo = absl::Microseconds(t.itl_slo_us)};
   if (options_.seams.probed) scheduler.step_cost = node::KnownStepCost(*options_.seams.probed);
-  if (disk_) {
-    scheduler.stored_blocks = std::make_shared<const std::vector<kv::BlockHash>>(disk_->Hashes());
-  }
+  if (storage_ != nullptr)
+    scheduler.stored_blocks =
+        std::make_shared<const storage::StorageContents>(storage_->Contents());
   resources_ = std::make_unique<node::NodeResources>(scheduler);
   if (options_.role == v1::NODE_ROLE_PREFILL)
     core_ = std::make_unique<prefill_node::PrefillCore>(*resources_);
@@ -161,6 +162,7 @@ void SimNode::OnCrash() {
   plane_.reset();
   lending_.reset();
   engine_.reset();
+  if (storage_ != nullptr) storage_->OnCrash();
 }
 
 // ---- routers
@@ -186,7 +188,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
   registration.set_max_batch_tokens(static_cast<int32_t>(options_.topology.max_batch_tokens));
   registration.set_cached_blocks(kv::PackHashes(resources_->CachedBlocks()));
-  registration.set_stored_blocks_max(options_.topology.disk_blocks);
+  registration.set_stored_blocks_max(storage_ != nullptr ? storage_->slots() : 0);
   if (options_.topology.lend_blocks > 0) {
     registration.set_lending_address(name());
     registration.set_lend_blocks_max(options_.topology.lend_blocks);
@@ -201,11 +203,9 @@ void SimNode::OnStreamOpened(ControlStream& stream) {
   const node::RouterKey key(next_router_++);
   core_->OnRouterJoined(key, Now());
   stream.ToRouter(std::make_unique<v1::NodeMessage>(MakeRegistration()));
-  if (const auto hashes = resources_->BlocksOnDiskOnly(); !hashes.empty()) {
+  for (v1::NodeEvent& event : resources_->StoredOnlyEvents()) {
     v1::NodeMessage message;
-    v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
-    stored.set_hashes(kv::PackHashes(hashes));
-    stored.set_on_disk(true);
+    *message.add_events() = std::move(event);
     *message.mutable_load() = core_->load();
     stream.ToRouter(std::make_unique<v1::NodeMessage>(std::move(message)));
   }
@@ -268,7 +268,7 @@ void SimNode::BeginDrain() {
 }
 
 void SimNode::CorruptBlock() {
-  if (disk_ && world().random().Below(2) == 0 && disk_->Damage(world().random())) return;
+  if (storage_ != nullptr && world().random().Below(2) == 0 && storage_->Damage()) return;
   kv::BlockArena& arena = engine_->arena();
   const BlockId block(static_cast<int32_t>(world().random().Below(arena.num_blocks())));
   // Not layer 0: later rows would be computed from the damaged row before the engine reads it back.
@@ -466,9 +466,9 @@ void SimNode::ToStorage(storage::StorageCommand command) {
   const absl::Duration time = world().RandomDelay(absl::Microseconds(options_.topology.disk_us));
   disk_free_ = std::max(disk_free_, world().now()) + time;
   Post(disk_free_ - world().now(), [this, command = std::move(command), time] {
-    const auto event = disk_->Handle(command, engine_->arena(), time, world().random());
+    auto event = storage_->Handle(command, engine_->arena(), time);
     if (!event.has_value()) return;
-    Hop(from_disk_free_, [this, event = *event] {
+    Hop(from_disk_free_, [this, event = *std::move(event)] {
       core_->OnStorage(event, Now());
       Pump();
     });

@@ -21,8 +21,8 @@
 #include "sim/checkers/salt_checker.h"
 #include "sim/control_stream.h"
 #include "sim/node_seams.h"
-#include "sim/sim_disk.h"
 #include "sim/sim_lending.h"
+#include "sim/sim_storage.h"
 #include "sim/world/process.h"
 #include "sim/world/schedule.h"
 #include "sim/world/violations.h"
@@ -92,11 +92,14 @@ class SimNode final : public Process {
   int64_t loans_taken_over() const {
     return alive() ? resources_->counters().loans_taken_over() : 0;
   }
+  int64_t blocks_read_from_host() const {
+    return alive() ? resources_->counters().host_memory().blocks_read() : 0;
+  }
   int64_t blocks_loaded() const { return alive() ? resources_->counters().blocks_loaded() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();
   bool draining() const { return drain_ends_.has_value(); }
-  // Flips a bit of one of its KV blocks, in memory or on its disk.
+  // Flips a bit of one of its KV blocks, in memory or in its storage.
   void CorruptBlock();
 
   void OnStreamOpened(ControlStream& stream);
@@ -142,7 +145,7 @@ class SimNode final : public Process {
   const SimNodeOptions options_;
   RunLog& log_;
   std::vector<ControlStream*> streams_;
-  std::optional<SimDisk> disk_;  // outlives the process
+  const std::unique_ptr<SimStorage> storage_;  // null: none. It outlives the process.
 
   // State of this life of the process.
   Incarnation incarnation_;

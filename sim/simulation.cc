@@ -1,6 +1,7 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -322,9 +323,9 @@ void Simulation::CheckQuiet() {
   for (const auto& node : nodes_)
     if (node->alive())
       CheckNodeQuiet(node->name(), node->core(), node->resources(), node->plane().counters(), log_);
-  std::vector<const node::NodeResources*> all;
+  std::map<std::string, const node::NodeResources*> all;
   for (const auto& node : nodes_)
-    if (node->alive()) all.push_back(&node->resources());
+    if (node->alive()) all.emplace(node->name(), &node->resources());
   for (const auto& router : routers_) {
     if (!router->alive()) continue;
     CheckRouterQuiet(router->name(), router->core(), router->Now(), log_);
@@ -380,6 +381,7 @@ SimReport Simulation::Report() {
     report.blocks_fetched += node->blocks_fetched();
     report.part_tokens_fetched += node->part_tokens_fetched();
     report.blocks_loaded += node->blocks_loaded();
+    report.blocks_read_from_host += node->blocks_read_from_host();
     report.units_lent += node->units_lent();
     report.loans_lost += node->loans_lost();
     report.loans_moved += node->loans_moved();

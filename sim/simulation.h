@@ -36,6 +36,7 @@ struct SimReport {
   // Summed over the routers and nodes that are alive at the end.
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
   int64_t blocks_fetched = 0, part_tokens_fetched = 0, blocks_loaded = 0;
+  int64_t blocks_read_from_host = 0;  // of blocks_loaded
   int64_t units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0, loans_planned = 0;
   int64_t loans_taken_over = 0;
   int64_t rows_computed = 0;      // by all engines, ever

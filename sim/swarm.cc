@@ -25,6 +25,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.blocks_fetched += run.blocks_fetched;
   total.part_tokens_fetched += run.part_tokens_fetched;
   total.blocks_loaded += run.blocks_loaded;
+  total.blocks_read_from_host += run.blocks_read_from_host;
   total.units_lent += run.units_lent;
   total.loans_lost += run.loans_lost;
   total.loans_moved += run.loans_moved;
@@ -102,7 +103,8 @@ std::string ToText(const SwarmReport& report) {
       "%d schedules in %.1f s (%.0f a second), %d events, %.0f s of virtual time\n"
       "%d requests: %d answered, %d cancelled, %d failed and asked again among %d retries; %d "
       "faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated by drains, %d "
-      "fetched for prompts, %d read from disks; %d tokens of blocks that are not full fetched\n"
+      "fetched for prompts, %d read from storage (%d of them "
+      "from host memory); %d tokens of blocks that are not full fetched\n"
       "%d units of running sequences lent; %d loans moved, %d came home, %d were lost, %d were "
       "taken over; %d plans\n"
       "%d schedules violated an invariant\n",
@@ -110,9 +112,9 @@ std::string ToText(const SwarmReport& report) {
       static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,
       report.clients.cancelled, report.clients.failed, report.clients.asked_again, report.faults,
       report.sequences_moved, report.kv_tokens_moved, report.blocks_adopted, report.blocks_fetched,
-      report.blocks_loaded, report.part_tokens_fetched, report.units_lent, report.loans_moved,
-      report.loans_home, report.loans_lost, report.loans_taken_over, report.loans_planned,
-      report.failures.size());
+      report.blocks_loaded, report.blocks_read_from_host, report.part_tokens_fetched,
+      report.units_lent, report.loans_moved, report.loans_home, report.loans_lost,
+      report.loans_taken_over, report.loans_planned, report.failures.size());
   for (const SwarmReport::Failure& failure : report.failures)
     absl::StrAppend(&text, "  seed ", failure.seed, " at ", failure.violation.at_us, " us, ",
                     failure.violation.checker, ": ", failure.violation.what, "\n");

@@ -30,6 +30,7 @@ struct SwarmReport {
   // As in SimReport.
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0, blocks_fetched = 0;
   int64_t part_tokens_fetched = 0;
+  int64_t blocks_read_from_host = 0;  // of blocks_loaded
   int64_t blocks_loaded = 0, units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0;
   int64_t loans_planned = 0, loans_taken_over = 0;
   ClientCounts clients;

@@ -18,7 +18,7 @@ std::string Count(int64_t count) { return ShortCount(static_cast<double>(count))
 constexpr char kNodeRow[] = "%-20s %-7s %5s %5s %4s %5s %6s %6s  %s";
 constexpr char kPairRow[] = "%-15s %-15s %-11s %5s %6s %8s %8s %4s";
 constexpr char kRequestRow[] = "%s %-10s %6s %6s %6s %-10s %s";
-constexpr char kStorageRow[] = "%-20s %-6s %6s %10s %5s %6s %10s %5s";
+constexpr char kStorageRow[] = "%-20s %-6s %6s %6s %10s %5s %10s %5s";
 constexpr char kStepRow[] = "%-20s %6s %9s %9s %5s %11s %11s";
 
 StyledLine Heading(const std::string& text) { return {text, Style::kHeading}; }
@@ -85,8 +85,16 @@ void AppendSteps(const v1::GetStatusResponse& status, StyledLines& lines) {
   }
 }
 
-// What the node's reads from and writes to its storage cost.
-StyledLine StorageLine(const v1::NodeStatus& node) {
+// What a tier of a node's storage holds, and what reads from and writes to it cost.
+struct TierShown {
+  const char* name;
+  int64_t blocks;
+  int64_t hits;
+  const v1::CopyCost& read;
+  const v1::CopyCost& write;
+};
+
+StyledLine TierLine(const v1::NodeStatus& node, const TierShown& tier) {
   const auto rate = [](const v1::CopyCost& cost) {
     return cost.bytes_per_second() > 0 ? absl::StrCat(ShortBytes(cost.bytes_per_second()), "/s")
                                        : std::string("-");
@@ -94,11 +102,25 @@ StyledLine StorageLine(const v1::NodeStatus& node) {
   const auto off = [](const v1::CopyCost& cost) {
     return cost.samples() > 0 ? ErrorText(cost.relative_error()) : std::string("-");
   };
+  return {absl::StrFormat(kStorageRow, Fit(node.node_id(), 20), tier.name, Count(tier.blocks),
+                          Count(tier.hits), rate(tier.read), off(tier.read), rate(tier.write),
+                          off(tier.write))};
+}
+
+// The node's tiers, the faster one first.
+void AppendTiers(const v1::NodeStatus& node, StyledLines& lines) {
   const v1::StorageCost& cost = node.storage_cost();
-  return {absl::StrFormat(kStorageRow, Fit(node.node_id(), 20),
-                          cost.in_memory() ? "memory" : "disk", Count(cost.read().samples()),
-                          rate(cost.read()), off(cost.read()), Count(cost.write().samples()),
-                          rate(cost.write()), off(cost.write()))};
+  const v1::NodeLoad& load = node.load();
+  const int64_t host_hits = node.counters().host_memory().blocks_read();
+  const int64_t disk_hits = node.counters().disk().blocks_read();
+  if (cost.in_memory() || cost.has_host_read()) {
+    lines.push_back(TierLine(node, {"memory", load.blocks_in_host_memory(), host_hits,
+                                    cost.in_memory() ? cost.read() : cost.host_read(),
+                                    cost.in_memory() ? cost.write() : cost.host_write()}));
+  }
+  if (!cost.in_memory())
+    lines.push_back(
+        TierLine(node, {"disk", load.blocks_on_disk(), disk_hits, cost.read(), cost.write()}));
 }
 
 void AppendStorage(const v1::GetStatusResponse& status, StyledLines& lines) {
@@ -107,11 +129,11 @@ void AppendStorage(const v1::GetStatusResponse& status, StyledLines& lines) {
     if (!node.has_storage_cost()) continue;
     if (first) {
       lines.push_back({""});
-      lines.push_back(Heading(absl::StrFormat(kStorageRow, "STORAGE OF", "IN", "READS", "RATE",
-                                              "OFF", "WRITES", "RATE", "OFF")));
+      lines.push_back(Heading(absl::StrFormat(kStorageRow, "STORAGE OF", "IN", "BLOCKS", "HITS",
+                                              "READS", "OFF", "WRITES", "OFF")));
     }
     first = false;
-    lines.push_back(StorageLine(node));
+    AppendTiers(node, lines);
   }
 }
 

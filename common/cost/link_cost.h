@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "common/cost/online_fit.h"
 
@@ -36,10 +37,21 @@ struct CopyProfile {
   }
 };
 
-// Of a node's storage for KV blocks: a disk, or host memory.
-struct StorageProfile {
+// Of one tier of a node's storage for KV blocks.
+struct TierProfile {
   CopyProfile read, write;
-  bool in_memory = false;
+};
+// Of a node's storage: host memory, a disk, or both.
+struct StorageProfile {
+  std::optional<TierProfile> host, disk;
+
+  // Of all tiers: changes with each copy.
+  int64_t copies() const {
+    int64_t copies = 0;
+    for (const auto& tier : {host, disk})
+      if (tier.has_value()) copies += tier->read.samples + tier->write.samples;
+    return copies;
+  }
 };
 
 class LinkCost {

@@ -112,10 +112,10 @@ void RegisterKvCache(config::Schema& schema, NodeConfig& config) {
              "least recently makes room.",
              {.min = 0, .unit = "bytes", .group = "KV cache"});
   schema.Add("swap-space", &config.kv.swap_bytes,
-             "Bytes of host memory where the node keeps KV blocks that its pool has no room for. "
-             "A preempted sequence, or a prompt that begins alike, gets them back by a copy where "
-             "that is predicted to take less time than computing. 0 = none. Without effect on a "
-             "node with --kv-disk, which does the same.",
+             "Bytes of host memory where the node keeps KV blocks that its pool has no room for: "
+             "the tier of the prefix cache between its pool and --kv-disk. A prompt that begins "
+             "alike, or a preempted sequence, gets them back by a copy where that is predicted to "
+             "take less time than computing. What it reads from disk is kept here, too. 0 = none.",
              {.min = 0, .unit = "bytes", .group = "KV cache"});
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
              "With device cuda: share of the GPU's memory for weights, buffers and KV cache.",

@@ -29,8 +29,9 @@ struct KvOptions {
   double lend_fraction = 0;                // of the pool; 0 = the node neither lends nor borrows
   double lend_compute_share = 0.5;         // of one processor, for answers to debtors
   std::string lending_host;                // for debtors of other hosts; empty = of this host only
+  bool uses_disk() const { return !disk.empty() && disk_bytes > 0; }
   // Blocks may leave the pool and come back: for a BlockFile, which holds whole ones.
-  bool stores_blocks() const { return swap_bytes > 0 || (!disk.empty() && disk_bytes > 0); }
+  bool stores_blocks() const { return swap_bytes > 0 || uses_disk(); }
 };
 
 // The engine that computes no model (tests).

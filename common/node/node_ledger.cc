@@ -154,6 +154,15 @@ void NodeLedger::CountPrompt(const v1::TokensBySource& tokens) {
                                     tokens.received() + tokens.cached());
 }
 
+v1::NodeEvent StoredEvent(storage::StoreTier tier, absl::Span<const kv::BlockHash> hashes) {
+  v1::NodeEvent event;
+  v1::BlocksStored& stored = *event.mutable_blocks_stored();
+  stored.set_hashes(kv::PackHashes(hashes));
+  stored.set_on_disk(true);
+  stored.set_in_host_memory(tier == storage::StoreTier::kHost);
+  return event;
+}
+
 v1::NodeCounters NodeLedger::CountersWith(const SequenceScheduler& scheduler) const {
   v1::NodeCounters counters = counters_;
   counters.set_preemptions(scheduler.preemption_count());
@@ -161,18 +170,17 @@ v1::NodeCounters NodeLedger::CountersWith(const SequenceScheduler& scheduler) co
   return counters;
 }
 
-void NodeLedger::Take(const kv::BlockEvents& memory, absl::Span<const kv::BlockHash> on_disk,
+void NodeLedger::Take(const kv::BlockEvents& memory,
+                      const storage::PerTier<std::vector<kv::BlockHash>>& stored_only,
                       NodeActions& actions) {
   if (!memory.removed.empty()) {
     v1::NodeEvent event;
     event.mutable_blocks_removed()->set_hashes(kv::PackHashes(memory.removed));
     actions_.broadcast.push_back(std::move(event));
   }
-  if (!on_disk.empty()) {
-    v1::NodeEvent event;
-    event.mutable_blocks_stored()->set_hashes(kv::PackHashes(on_disk));
-    event.mutable_blocks_stored()->set_on_disk(true);
-    actions_.broadcast.push_back(std::move(event));
+  for (const storage::StoreTier tier : storage::kStoreTiers) {
+    if (stored_only[tier].empty()) continue;
+    actions_.broadcast.push_back(StoredEvent(tier, stored_only[tier]));
   }
   if (!memory.stored.empty()) {
     v1::NodeEvent event;

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "common/node/node_core.h"
 #include "common/node/sequence_scheduler.h"
+#include "common/storage/store_tier.h"
 
 namespace tandem::node {
 
@@ -41,6 +42,8 @@ struct LegKey {
 // A deadline as routers give it: seconds from now. kInvalidArgument unless it is positive.
 absl::StatusOr<absl::Duration> ParseDeadline(double seconds);
 
+// Blocks that lie in this tier of the node's storage, and in nothing faster.
+v1::NodeEvent StoredEvent(storage::StoreTier tier, absl::Span<const kv::BlockHash> hashes);
 v1::NodeEvent FailedEvent(const v1::Leg& leg, const absl::Status& status, bool sender_side);
 
 // Appends a leg's next token to `tokens`, in the most compact form that its router can read.
@@ -86,9 +89,10 @@ class NodeLedger {
   v1::NodeCounters CountersWith(const SequenceScheduler& scheduler) const;
 
   // All actions since the last call, with events for the blocks that came and went meanwhile:
-  // `memory`, and blocks that from now on lie in storage only. Takes the memory of `actions`.
-  void Take(const kv::BlockEvents& memory, absl::Span<const kv::BlockHash> on_disk,
-            NodeActions& actions);
+  // `memory`, and blocks that from now on lie in storage only, by the fastest tier. Takes the
+  // memory of `actions`.
+  void Take(const kv::BlockEvents& memory,
+            const storage::PerTier<std::vector<kv::BlockHash>>& stored_only, NodeActions& actions);
   // The same when no block came or went.
   void Take(NodeActions& actions) {
     actions.clear();

@@ -79,6 +79,7 @@ class Cutter {
       if (!more.empty()) {
         rest.mutable_blocks_stored()->set_hashes(std::move(more));
         rest.mutable_blocks_stored()->set_on_disk(event.blocks_stored().on_disk());
+        rest.mutable_blocks_stored()->set_in_host_memory(event.blocks_stored().in_host_memory());
       }
     } else if (event.has_blocks_removed()) {
       std::string more = TakeRest(*event.mutable_blocks_removed()->mutable_hashes(), payload_max_);

@@ -32,6 +32,7 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/processors.h"
 #include "common/storage/block_file.h"
+#include "common/storage/block_tiers.h"
 #include "common/telemetry/log.h"
 #include "common/telemetry/start_log.h"
 
@@ -139,26 +140,9 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
   return loaded;
 }
 
-// The node's blocks on disk or in host memory, as configured. Null without either, and with one
-// that cannot be used: the node then runs without storage.
-std::unique_ptr<storage::BlockFile> OpenStorage(const NodeConfig& config, absl::string_view id,
-                                                const engine::EngineSpec& spec,
-                                                absl::string_view block_names) {
-  if (!config.kv.stores_blocks()) return nullptr;
-  const bool on_disk = !config.kv.disk.empty() && config.kv.disk_bytes > 0;
-  storage::BlockFileOptions options;
-  if (on_disk) {
-    // Makes the folder if it is missing. If that fails, Open reports why.
-    mkdir(config.kv.disk.c_str(), S_IRWXU);
-    // The id may be any text, and names one file.
-    options.path = absl::StrCat(config.kv.disk, "/", absl::StrReplaceAll(id, {{"/", "_"}}), ".kv");
-  }
-  options.contents =
-      absl::StrCat("model ", spec.model_fingerprint, "\nnumerics ", spec.numerics_id,
-                   "\nblock tokens ", spec.layout.block_tokens, "\nlayers ", spec.layout.num_layers,
-                   "\norder ", spec.format.order, "\nnames ", absl::CHexEscape(block_names));
-  options.block_bytes = spec.layout.block_bytes();
-  options.bytes_max = on_disk ? config.kv.disk_bytes : config.kv.swap_bytes;
+// A tier of the node's storage. Null if it cannot be used: the node then runs without it.
+std::unique_ptr<storage::BlockFile> OpenTier(const storage::BlockFileOptions& options) {
+  const bool on_disk = !options.path.empty();
   auto file = storage::BlockFile::Open(options);
   if (!file.ok()) {
     Log(LogLevel::kWarning,
@@ -174,6 +158,33 @@ std::unique_ptr<storage::BlockFile> OpenStorage(const NodeConfig& config, absl::
     LogStart("KV blocks are stored in swap space", {{"blocks_max", (*file)->slots()}});
   }
   return *std::move(file);
+}
+
+// The node's blocks in host memory and on disk, as configured. Null without either.
+std::unique_ptr<storage::BlockTiers> OpenStorage(const NodeConfig& config, absl::string_view id,
+                                                 const engine::EngineSpec& spec,
+                                                 absl::string_view block_names) {
+  storage::BlockFileOptions options;
+  options.contents =
+      absl::StrCat("model ", spec.model_fingerprint, "\nnumerics ", spec.numerics_id,
+                   "\nblock tokens ", spec.layout.block_tokens, "\nlayers ", spec.layout.num_layers,
+                   "\norder ", spec.format.order, "\nnames ", absl::CHexEscape(block_names));
+  options.block_bytes = spec.layout.block_bytes();
+  std::unique_ptr<storage::BlockFile> host, disk;
+  if (config.kv.swap_bytes > 0) {
+    options.bytes_max = config.kv.swap_bytes;
+    host = OpenTier(options);
+  }
+  if (config.kv.uses_disk()) {
+    // Makes the folder if it is missing. If that fails, Open reports why.
+    mkdir(config.kv.disk.c_str(), S_IRWXU);
+    // The id may be any text, and names one file.
+    options.path = absl::StrCat(config.kv.disk, "/", absl::StrReplaceAll(id, {{"/", "_"}}), ".kv");
+    options.bytes_max = config.kv.disk_bytes;
+    disk = OpenTier(options);
+  }
+  if (host == nullptr && disk == nullptr) return nullptr;
+  return std::make_unique<storage::BlockTiers>(std::move(host), std::move(disk), RealClock());
 }
 
 // Runs a few small steps on the engine, unless it simulates their times. REQUIRES: its KV is
@@ -206,7 +217,7 @@ NodeParts NewCoreWithStorage(const NodeConfig& config, const NodeKind& kind, abs
   parts.storage = OpenStorage(config, id, options.spec, options.block_key.names());
   if (parts.storage != nullptr) {
     options.stored_blocks =
-        std::make_shared<const std::vector<kv::BlockHash>>(parts.storage->Hashes());
+        std::make_shared<const storage::StorageContents>(parts.storage->Contents());
   }
   parts.resources = std::make_unique<NodeResources>(options);
   parts.core = kind.new_core(*parts.resources);

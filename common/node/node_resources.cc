@@ -10,7 +10,15 @@ namespace tandem::node {
 void NodeResources::TakeActions(NodeActions& actions) {
   if (!stored_blocks_.enabled() && !scheduler_.has_block_events()) return ledger_.Take(actions);
   const StoredBlocks::Changes changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
-  ledger_.Take(changes.memory, changes.on_disk, actions);
+  ledger_.Take(changes.memory, changes.stored_only, actions);
+}
+
+std::vector<v1::NodeEvent> NodeResources::StoredOnlyEvents() const {
+  std::vector<v1::NodeEvent> events;
+  const auto hashes = stored_blocks_.StoredOnly();
+  for (const storage::StoreTier tier : storage::kStoreTiers)
+    if (!hashes[tier].empty()) events.push_back(StoredEvent(tier, hashes[tier]));
+  return events;
 }
 
 void NodeResources::BeginRole(const StepRules& rules) {

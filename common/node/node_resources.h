@@ -64,7 +64,8 @@ class NodeResources {
   // Hashes of the full blocks held, parents first: for Registration.
   std::vector<kv::BlockHash> CachedBlocks() const { return scheduler_.SealedHashes(); }
   // Likewise for blocks that lie in storage and not in memory, in no order.
-  std::vector<kv::BlockHash> BlocksOnDiskOnly() const { return stored_blocks_.OnDiskOnly(); }
+  // Events for a router that joins: the blocks that lie in storage only.
+  std::vector<v1::NodeEvent> StoredOnlyEvents() const;
 
   // ---- for the core
   // Begins a role. REQUIRES: idle().

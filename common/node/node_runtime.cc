@@ -77,12 +77,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
 
   absl::Status StartThreads(std::unique_ptr<transfer::KvTransport> transport,
-                            std::unique_ptr<storage::BlockFile> file) {
-    if (file != nullptr) {
-      stored_blocks_max_ = file->slots();
-      storage_in_memory_ = file->in_memory();
+                            std::unique_ptr<storage::BlockTiers> tiers) {
+    if (tiers != nullptr) {
+      stored_blocks_max_ = tiers->slots();
       storage_ = std::make_unique<storage::StorageService>(
-          std::move(file), engine_->arena(),
+          std::move(tiers), engine_->arena(),
           [this](absl::Span<const BlockId> blocks) {
             if (const absl::Status status = engine_->FetchArrived(blocks); !status.ok())
               Log(LogLevel::kWarning, "stored KV blocks are copied to the device in a step",
@@ -278,11 +277,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
       registration.set_lend_blocks_max(options_.lend_blocks_max);
       registration.set_lending_unit_tokens(spec.unit_tokens);
     }
-    if (const auto hashes = resources_->BlocksOnDiskOnly(); !hashes.empty()) {
-      v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
-      stored.set_hashes(kv::PackHashes(hashes));
-      stored.set_on_disk(true);
-    }
+    for (v1::NodeEvent& event : resources_->StoredOnlyEvents())
+      *message.add_events() = std::move(event);
     *message.mutable_load() = Load();
     // Sends earlier events first: none may be lost, and none may repeat what the snapshot holds.
     Dispatch();
@@ -424,9 +420,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
       steps_announced_ = steps;
     }
     if (storage_profile_.has_value()) {
-      const int64_t copies = storage_profile_->read.samples + storage_profile_->write.samples;
+      const int64_t copies = storage_profile_->copies();
       if (copies != copies_announced_) {
-        storage_profile_->in_memory = storage_in_memory_;
         *message.mutable_storage_cost() = rpc::ToWire(*storage_profile_);
         copies_announced_ = copies;
       }
@@ -462,7 +457,6 @@ class NodeRuntimeImpl final : public NodeRuntime {
   std::unique_ptr<lending::LendingService> lending_;   // null, as the next: no lending
   std::unique_ptr<lending::CreditorLinks> creditors_;  // engine thread
   int64_t stored_blocks_max_ = 0;
-  bool storage_in_memory_ = false;
   std::optional<ConstraintGate> gate_;  // nullopt on nodes without a vocabulary
   std::unique_ptr<RouterStreams> routers_;
 

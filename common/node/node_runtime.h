@@ -6,7 +6,7 @@
 //   the core, runs
 //               engine steps, sends the core's actions
 //   transfer    the KV plane (TransferService)
-//   storage     KV blocks on disk (StorageService), if there is a BlockFile
+//   storage     KV blocks in host memory and on disk (StorageService), if the node has any
 //   lending     answers other nodes' questions about lent blocks (LendingService), if the node
 //   lends heartbeat   connects to routers, sends load reports; never waits for the engine thread
 //   gRPC        parse routers' messages, push them into the inbox
@@ -31,7 +31,7 @@
 #include "common/guided/constraint_cache.h"
 #include "common/node/node_core.h"
 #include "common/node/node_resources.h"
-#include "common/storage/block_file.h"
+#include "common/storage/block_tiers.h"
 #include "common/transfer/transfer_service.h"
 
 namespace tandem::node {
@@ -69,7 +69,7 @@ struct NodeParts {
   std::unique_ptr<NodeCore> core;          // of `resources`
   std::unique_ptr<engine::Engine> engine;  // its KV is allocated
   std::unique_ptr<transfer::KvTransport> transport;
-  std::unique_ptr<storage::BlockFile> storage;
+  std::unique_ptr<storage::BlockTiers> storage;
 };
 
 class NodeRuntime {

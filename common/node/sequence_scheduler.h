@@ -46,6 +46,7 @@
 #include "common/node/sequence.h"
 #include "common/node/step_meter.h"
 #include "common/node/step_outcome.h"
+#include "common/storage/block_storage.h"
 
 namespace tandem::node {
 
@@ -74,7 +75,7 @@ struct SchedulerOptions {
   // Sequences join only when the last batch has ended as a whole: for comparison.
   bool static_batches = false;
   // What the node's storage holds at the start, for the core's StoredBlocks; null: no storage.
-  std::shared_ptr<const std::vector<kv::BlockHash>> stored_blocks;
+  std::shared_ptr<const storage::StorageContents> stored_blocks;
 };
 
 // What the node's role asks of its steps. Unlike SchedulerOptions, a core of another role changes

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_set.h"
 #include "common/cost/price_age.h"
 #include "common/node/prefix_fetch.h"
 #include "common/telemetry/log.h"
@@ -30,27 +31,73 @@ void Shorten(v1::NodeCommand& command, absl::Duration waited) {
   }
 }
 
+v1::TierTotals& TotalsOf(v1::NodeCounters& counters, storage::StoreTier tier) {
+  return tier == storage::StoreTier::kHost ? *counters.mutable_host_memory()
+                                           : *counters.mutable_disk();
+}
+
 }  // namespace
 
 StoredBlocks::StoredBlocks(SequenceScheduler& scheduler, NodeLedger& ledger,
-                           const std::shared_ptr<const std::vector<kv::BlockHash>>& contents)
-    : scheduler_(scheduler), ledger_(ledger), enabled_(contents != nullptr) {
-  if (enabled_) stored_.insert(contents->begin(), contents->end());
+                           const std::shared_ptr<const storage::StorageContents>& contents)
+    : scheduler_(scheduler),
+      ledger_(ledger),
+      tiers_(contents != nullptr ? contents->tiers : storage::TierSet()) {
+  if (contents == nullptr) return;
+  for (const kv::BlockHash& hash : contents->on_disk)
+    Place(hash, storage::TierSet::Of(storage::StoreTier::kDisk));
+  moved_.clear();  // no router has joined
+}
+
+storage::TierSet StoredBlocks::TiersOf(const kv::BlockHash& hash) const {
+  const auto it = stored_.find(hash);
+  return it == stored_.end() ? storage::TierSet() : it->second;
+}
+
+void StoredBlocks::Place(const kv::BlockHash& hash, storage::TierSet tiers) {
+  const storage::TierSet before = TiersOf(hash);
+  if (tiers == before) return;
+  for (const storage::StoreTier tier : storage::kStoreTiers)
+    stored_in_[tier] += int64_t{tiers.Has(tier)} - int64_t{before.Has(tier)};
+  if (tiers.empty())
+    stored_.erase(hash);
+  else
+    stored_[hash] = tiers;
+  moved_.push_back(hash);
 }
 
 // ---- loading
 
-bool StoredBlocks::Pays(int64_t first_block, int64_t blocks, absl::Time now) const {
-  // Unknown yet: the first load tells.
-  if (read_cost_.samples() == 0) return true;
+bool StoredBlocks::Pays(int64_t first_block, const storage::PerTier<int64_t>& blocks,
+                        absl::Time now) const {
   const kv::BlockLayout& layout = scheduler_.spec().layout;
   cost::StepShape shape;
-  shape.Add(first_block * layout.block_tokens, blocks * layout.block_tokens, /*sample=*/false);
+  shape.Add(first_block * layout.block_tokens, (blocks.host + blocks.disk) * layout.block_tokens,
+            /*sample=*/false);
   const cost::StepPrediction computing = scheduler_.meter().cost().Predict(shape);
-  // Without reads for a while the price falls to 0, which is what an unknown one counts as.
-  const double reading_us = cost::FadedPrice(read_cost_.PredictUs(blocks * layout.block_bytes()),
-                                             /*prior=*/0, read_at_, now);
+  double reading_us = 0;
+  for (const storage::StoreTier tier : storage::kStoreTiers) {
+    const Tier& from = by_tier_[tier];
+    // An unknown price counts as 0: the first load tells it. Without reads for a while it is
+    // unknown again.
+    if (blocks[tier] > 0 && from.read_cost.samples() > 0)
+      reading_us += cost::FadedPrice(from.read_cost.PredictUs(blocks[tier] * layout.block_bytes()),
+                                     /*prior=*/0, from.read_at, now);
+  }
   return reading_us <= computing.us + computing.error_us;
+}
+
+int64_t StoredBlocks::Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes,
+                             absl::Time now) const {
+  const storage::StoreTier first = TiersOf(hashes.front()).fastest();
+  storage::PerTier<int64_t> all, alike;
+  for (const kv::BlockHash& hash : hashes) {
+    const storage::StoreTier tier = TiersOf(hash).fastest();
+    if (all.host + all.disk == alike[first] && tier == first) ++alike[first];
+    ++all[tier];
+  }
+  if (Pays(first_block, all, now)) return std::ssize(hashes);
+  return alike[first] < std::ssize(hashes) && Pays(first_block, alike, now) ? alike[first] : 0;
 }
 
 StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
@@ -68,8 +115,8 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   // The disk hangs: send it no command until it answers.
   const auto closing = [](const auto& entry) { return entry.second.closing; };
   if (std::any_of(loads_.begin(), loads_.end(), closing)) return nullptr;
-  const auto count = static_cast<int64_t>(end - here);
-  if (!Pays(static_cast<int64_t>(here), count, now)) return nullptr;
+  const int64_t count = Paying(static_cast<int64_t>(here), hashes.subspan(here, end - here), now);
+  if (count == 0) return nullptr;
   Load load;
   load.before = pool.MatchBlocks(hashes.subspan(0, here));
   // With these pinned: room for the rest of the prompt, read or computed.
@@ -209,7 +256,8 @@ std::vector<StoredBlocks::Ready> StoredBlocks::OnTick(absl::Time now) {
     TakeWaiting(load, now, ready);
     EndResume(load);
   }
-  if (paused_until_.has_value() && *paused_until_ <= now) paused_until_.reset();
+  for (const storage::StoreTier tier : storage::kStoreTiers)
+    if (by_tier_[tier].paused_until <= now) by_tier_[tier].paused_until.reset();
   StartSaves();
   return ready;
 }
@@ -220,12 +268,17 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
   Load& load = it->second;
   kv::BlockPool& pool = scheduler_.pool();
   v1::NodeCounters& counters = ledger_.counters();
-  counters.set_blocks_damaged(counters.blocks_damaged() +
-                              static_cast<int64_t>(event.removed.size()));
-  OnLeft(event.removed);
-  if (event.loaded > 0) {
-    read_cost_.Observe(event.bytes, absl::ToDoubleMicroseconds(event.time));
-    read_at_ = now;
+  counters.set_blocks_damaged(counters.blocks_damaged() + event.damaged);
+  OnChanged(event.changed);
+  const int64_t block_bytes = scheduler_.spec().layout.block_bytes();
+  for (const storage::StoreTier tier : storage::kStoreTiers) {
+    const storage::Copied& read = event.read[tier];
+    if (read.bytes == 0) continue;
+    by_tier_[tier].read_cost.Observe(read.bytes, absl::ToDoubleMicroseconds(read.time));
+    by_tier_[tier].read_at = now;
+    v1::TierTotals& totals = TotalsOf(counters, tier);
+    totals.set_bytes_read(totals.bytes_read() + read.bytes);
+    totals.set_blocks_read(totals.blocks_read() + read.bytes / block_bytes);
   }
   std::vector<Ready> ready;
   if (load.closing) {
@@ -250,10 +303,30 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
 
 // ---- saving
 
-void StoredBlocks::OnLeft(const std::vector<kv::BlockHash>& hashes) {
-  for (const kv::BlockHash& hash : hashes) {
-    if (stored_.erase(hash) > 0) left_.push_back(hash);
+void StoredBlocks::OnChanged(const std::vector<storage::BlockPlace>& changed) {
+  for (const storage::BlockPlace& place : changed)
+    if (stored_.contains(place.hash)) Place(place.hash, place.tiers);
+}
+
+void StoredBlocks::OnSaveEnded(storage::StoreTier tier, const storage::BlockSaved& event,
+                               absl::Time now) {
+  Tier& to = by_tier_[tier];
+  v1::NodeCounters& counters = ledger_.counters();
+  const storage::Copied& written = event.written[tier];
+  if (const absl::Status& status = event.status[tier]; !status.ok()) {
+    counters.set_saves_failed(counters.saves_failed() + 1);
+    if (!std::exchange(to.failing, true)) {
+      Log(LogLevel::kWarning, "cannot store KV blocks, trying again after a pause",
+          {{"why", status.ToString()}, {"pause", absl::FormatDuration(kPause)}});
+    }
+    to.paused_until = now + kPause;
+  } else if (event.tiers.Has(tier) && std::exchange(to.failing, false)) {
+    Log(LogLevel::kInfo, "stores KV blocks again", {});
   }
+  if (written.bytes == 0) return;
+  to.write_cost.Observe(written.bytes, absl::ToDoubleMicroseconds(written.time));
+  v1::TierTotals& totals = TotalsOf(counters, tier);
+  totals.set_blocks_written(totals.blocks_written() + 1);
 }
 
 void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
@@ -263,73 +336,70 @@ void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
   const auto saving = saving_.find(hash);
   const bool wrong = saving->second;
   saving_.erase(saving);
-  OnLeft(event.removed);
-  if (event.bytes > 0) write_cost_.Observe(event.bytes, absl::ToDoubleMicroseconds(event.time));
-  v1::NodeCounters& counters = ledger_.counters();
-  if (!event.status.ok()) {
-    counters.set_saves_failed(counters.saves_failed() + 1);
-    if (!std::exchange(failing_, true)) {
-      Log(LogLevel::kWarning, "cannot store KV blocks, trying again after a pause",
-          {{"why", event.status.ToString()}, {"pause", absl::FormatDuration(kPause)}});
-    }
-    paused_until_ = now + kPause;
-    candidates_.clear();
-    return StartSaves();
-  }
-  if (std::exchange(failing_, false)) Log(LogLevel::kInfo, "stores KV blocks again", {});
+  OnChanged(event.changed);
+  for (const storage::StoreTier tier : storage::kStoreTiers) OnSaveEnded(tier, event, now);
+  if (Writable().empty()) candidates_.clear();
   if (wrong) {
-    ledger_.Store(storage::ForgetBlock{.hash = hash});
-  } else {
-    counters.set_blocks_saved(counters.blocks_saved() + 1);
-    stored_.insert(hash);
-    saved_.push_back(hash);
+    if (!event.tiers.empty()) ledger_.Store(storage::ForgetBlock{.hash = hash});
+  } else if (!event.tiers.empty()) {
+    v1::NodeCounters& counters = ledger_.counters();
+    if (!stored_.contains(hash)) counters.set_blocks_saved(counters.blocks_saved() + 1);
+    Place(hash, event.tiers);
   }
   StartSaves();
 }
 
+storage::TierSet StoredBlocks::Writable() const {
+  storage::TierSet tiers = tiers_;
+  for (const storage::StoreTier tier : storage::kStoreTiers)
+    if (by_tier_[tier].paused_until.has_value()) tiers.Remove(tier);
+  return tiers;
+}
+
 void StoredBlocks::StartSaves() {
-  while (!candidates_.empty() && saving_.size() < kSavesMax && !paused_until_.has_value()) {
+  const storage::TierSet writable = Writable();
+  while (!candidates_.empty() && saving_.size() < kSavesMax && !writable.empty()) {
     const kv::BlockHash hash = candidates_.front();
     candidates_.pop_front();
     const std::optional<BlockId> block = scheduler_.pool().Find(hash);
-    if (!block.has_value() || stored_.contains(hash) || saving_.contains(hash)) continue;
+    const storage::TierSet lacking = writable.Without(TiersOf(hash));
+    if (!block.has_value() || lacking.empty() || saving_.contains(hash)) continue;
     // The file holds whole blocks.
     if (!scheduler_.pool().HasSlot(*block) || !scheduler_.pool().ReserveSlots(1)) continue;
     scheduler_.pool().BeginSave(*block);
     saving_.emplace(hash, false);
-    ledger_.Store(storage::SaveBlock{.block = {hash, *block}});
+    ledger_.Store(storage::SaveBlock{.block = {hash, *block}, .tiers = lacking});
   }
 }
 
 StoredBlocks::Changes StoredBlocks::Take(kv::BlockEvents events) {
   Changes changes;
-  if (!enabled_) {
+  if (!enabled()) {
     changes.memory = std::move(events);
     return changes;
   }
   for (const kv::BlockHash& hash : events.wrong) {
     if (const auto saving = saving_.find(hash); saving != saving_.end()) saving->second = true;
-    if (stored_.erase(hash) == 0) continue;
+    if (!stored_.contains(hash)) continue;
     ledger_.Store(storage::ForgetBlock{.hash = hash});
-    left_.push_back(hash);
+    Place(hash, storage::TierSet());
   }
   const int64_t blocks = scheduler_.block_counts().total;
   for (const kv::BlockHash& hash : events.stored) {
-    if (stored_.contains(hash)) continue;
+    if (TiersOf(hash) == tiers_) continue;
     candidates_.push_back(hash);
     if (std::ssize(candidates_) > blocks) candidates_.pop_front();
   }
-  if (paused_until_.has_value()) candidates_.clear();
+  if (Writable().empty()) candidates_.clear();
   StartSaves();
   // Only the present state counts, whatever changed in between: routers get one state of each
   // block.
-  for (const kv::BlockHash& hash : std::exchange(left_, {})) events.removed.push_back(hash);
-  for (const kv::BlockHash& hash : std::exchange(saved_, {})) {
-    if (stored_.contains(hash) && !InMemory(hash)) changes.on_disk.push_back(hash);
-  }
+  for (const kv::BlockHash& hash : std::exchange(moved_, {})) events.removed.push_back(hash);
+  absl::flat_hash_set<kv::BlockHash> told;
   for (const kv::BlockHash& hash : events.removed) {
-    if (InMemory(hash)) continue;
-    (stored_.contains(hash) ? changes.on_disk : changes.memory.removed).push_back(hash);
+    if (InMemory(hash) || !told.insert(hash).second) continue;
+    const storage::TierSet tiers = TiersOf(hash);
+    (tiers.empty() ? changes.memory.removed : changes.stored_only[tiers.fastest()]).push_back(hash);
   }
   changes.memory.stored = std::move(events.stored);
   return changes;
@@ -337,21 +407,30 @@ StoredBlocks::Changes StoredBlocks::Take(kv::BlockEvents events) {
 
 void StoredBlocks::AddTo(v1::NodeLoad& load) const {
   load.set_blocks_stored(static_cast<int64_t>(stored_.size()));
+  load.set_blocks_in_host_memory(stored_in_.host);
+  load.set_blocks_on_disk(stored_in_.disk);
   load.set_loads(static_cast<int64_t>(loads_.size()));
 }
 
 std::optional<cost::StorageProfile> StoredBlocks::profile() const {
-  if (!enabled_) return std::nullopt;
-  return cost::StorageProfile{.read = read_cost_.profile(), .write = write_cost_.profile()};
+  if (!enabled()) return std::nullopt;
+  const auto of = [&](storage::StoreTier tier) -> std::optional<cost::TierProfile> {
+    if (!tiers_.Has(tier)) return std::nullopt;
+    return cost::TierProfile{.read = by_tier_[tier].read_cost.profile(),
+                             .write = by_tier_[tier].write_cost.profile()};
+  };
+  return cost::StorageProfile{.host = of(storage::StoreTier::kHost),
+                              .disk = of(storage::StoreTier::kDisk)};
 }
 
-std::vector<kv::BlockHash> StoredBlocks::OnDiskOnly() const {
-  std::vector<kv::BlockHash> hashes;
-  for (const kv::BlockHash& hash : stored_) {
-    if (!InMemory(hash)) hashes.push_back(hash);
+storage::PerTier<std::vector<kv::BlockHash>> StoredBlocks::StoredOnly() const {
+  storage::PerTier<std::vector<kv::BlockHash>> hashes;
+  for (const auto& [hash, tiers] : stored_) {
+    if (!InMemory(hash)) hashes[tiers.fastest()].push_back(hash);
   }
   // In the same order at equal contents.
-  std::sort(hashes.begin(), hashes.end());
+  for (const storage::StoreTier tier : storage::kStoreTiers)
+    std::sort(hashes[tier].begin(), hashes[tier].end());
   return hashes;
 }
 

@@ -1,7 +1,7 @@
-// A node's KV blocks on disk or in swap space, as its core sees them. Sealed blocks are copied
-// there in the background, in the order in which they were sealed. A prompt whose beginning lies
-// there and not in memory waits until it has been read; then it is admitted as any other, and finds
-// its beginning as prefix cache.
+// A node's KV blocks in host memory and on disk, the tiers of its storage, as its core sees them.
+// Sealed blocks are copied there in the background, in the order in which they were sealed. A
+// prompt whose beginning lies there and not in memory waits until it has been read; then it is
+// admitted as any other, and finds its beginning as prefix cache.
 //
 //   save    sealed ─▶ candidate ─SaveBlock─▶ saving ─BlockSaved─▶ stored, or not
 //   load    Hold ─▶ loading ─BlocksLoaded─▶ prefix cache; the command comes back
@@ -14,8 +14,8 @@
 // is predicted to take less time than computing. What memory held under a hash that turned out to
 // be wrong is forgotten in storage as well.
 //
-// Routers hear of a block once, wherever it lies: it is removed for them when neither memory nor
-// storage has it.
+// Routers hear of a block once, wherever it lies: of the fastest tier that has it. It is removed
+// for them when neither memory nor storage has it.
 //
 // Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 // Invariants: blocks that are being saved are not evicted; a block that is being read is found by
@@ -31,7 +31,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/cost/copy_rate.h"
@@ -62,7 +61,7 @@ class StoredBlocks {
   // `contents`: what the storage holds at the start; null: there is no storage, and nothing here
   // has an effect. `scheduler` and `ledger` outlive this.
   StoredBlocks(SequenceScheduler& scheduler, NodeLedger& ledger,
-               const std::shared_ptr<const std::vector<kv::BlockHash>>& contents);
+               const std::shared_ptr<const storage::StorageContents>& contents);
 
   // Loads the beginning of a prompt that is to be computed or decoded here, if storage holds more
   // of it than memory. True: `command` waits and comes back from Handle or OnTick, unless Drop
@@ -88,16 +87,16 @@ class StoredBlocks {
 
   // Takes the pool's changes: begins to save what is new. Returns what routers shall hear.
   struct Changes {
-    kv::BlockEvents memory;              // blocks_stored and blocks_removed
-    std::vector<kv::BlockHash> on_disk;  // blocks_stored with on_disk
+    kv::BlockEvents memory;                                    // blocks_stored and blocks_removed
+    storage::PerTier<std::vector<kv::BlockHash>> stored_only;  // in storage: by the fastest tier
   };
   Changes Take(kv::BlockEvents events);
-  // The hashes that lie in storage and not in memory: for a router that joins.
-  std::vector<kv::BlockHash> OnDiskOnly() const;
+  // The hashes that lie in storage and not in memory, by the fastest tier: for a router that joins.
+  storage::PerTier<std::vector<kv::BlockHash>> StoredOnly() const;
 
   void AddTo(v1::NodeLoad& load) const;
   // Whether the node has storage.
-  bool enabled() const { return enabled_; }
+  bool enabled() const { return !tiers_.empty(); }
   // What reading and writing cost, learned from what the storage thread measured; nullopt without
   // storage.
   std::optional<cost::StorageProfile> profile() const;
@@ -124,10 +123,17 @@ class StoredBlocks {
   Load* BeginPrompt(const SequenceInput& input, absl::Duration time_allowed, absl::Time now);
   void Apply(const storage::BlockSaved& event, absl::Time now);
   std::vector<Ready> Apply(const storage::BlocksLoaded& event, absl::Time now);
-  // Storage has these no more.
-  void OnLeft(const std::vector<kv::BlockHash>& hashes);
-  // Whether reading `blocks` blocks of a prompt costs less than computing them.
-  bool Pays(int64_t first_block, int64_t blocks, absl::Time now) const;
+  // Where blocks lie after a command for others. What was forgotten meanwhile stays so.
+  void OnChanged(const std::vector<storage::BlockPlace>& changed);
+  // The block lies in `tiers` from now on.
+  void Place(const kv::BlockHash& hash, storage::TierSet tiers);
+  storage::TierSet TiersOf(const kv::BlockHash& hash) const;
+  // How many of these blocks of a prompt, which are all stored, are read in less time than they are
+  // computed: all, or those at the beginning that lie in one tier, or none.
+  int64_t Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes, absl::Time now) const;
+  // Whether reading `blocks` blocks of a prompt, so many from each tier, costs less than computing
+  // them.
+  bool Pays(int64_t first_block, const storage::PerTier<int64_t>& blocks, absl::Time now) const;
   static void Wait(Load& load, RouterKey router, v1::NodeCommand command, absl::Time now);
   // Appends the load's commands to `ready`, with the time that is left to each.
   static void TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready);
@@ -135,15 +141,20 @@ class StoredBlocks {
   void EndResume(Load& load);
   void Unpin(const std::vector<BlockId>& blocks);
   void StartSaves();
+  // What one tier's part of a save came to.
+  void OnSaveEnded(storage::StoreTier tier, const storage::BlockSaved& event, absl::Time now);
+  // The tiers whose saves are not paused.
+  storage::TierSet Writable() const;
   bool InMemory(const kv::BlockHash& hash) const {
     return scheduler_.pool().Find(hash).has_value();
   }
 
   SequenceScheduler& scheduler_;
   NodeLedger& ledger_;
-  const bool enabled_;
-  // Bound: the storage's slots (--kv-disk-bytes).
-  absl::flat_hash_set<kv::BlockHash> stored_;
+  const storage::TierSet tiers_;  // that the node has
+  // Bound: the storage's slots (--swap-space, --kv-disk-bytes). The tiers that have the block.
+  absl::flat_hash_map<kv::BlockHash, storage::TierSet> stored_;
+  storage::PerTier<int64_t> stored_in_;  // blocks of stored_, by tier
   // Bound: kLoadsMax, and those that were given up of a disk that hangs.
   std::map<storage::LoadId, Load> loads_;
   // Bound: the blocks of loads_. Those that are not given up, by what they bring.
@@ -153,12 +164,15 @@ class StoredBlocks {
   // Bound: kSavesMax. True: its contents turned out to be wrong meanwhile.
   absl::flat_hash_map<kv::BlockHash, bool> saving_;
   // Bound: the changes since Take.
-  std::vector<kv::BlockHash> left_, saved_;  // storage; some may lie in memory
-  cost::CopyRate read_cost_, write_cost_;
-  absl::Time read_at_ = absl::InfiniteFuture();  // the last sample of read_cost_
+  std::vector<kv::BlockHash> moved_;  // between tiers, out of storage or into it
+  struct Tier {
+    cost::CopyRate read_cost, write_cost;
+    absl::Time read_at = absl::InfiniteFuture();  // the last sample of read_cost
+    std::optional<absl::Time> paused_until;       // of saves
+    bool failing = false;                         // the last save failed, and the log says so
+  };
+  storage::PerTier<Tier> by_tier_;
   uint64_t next_load_ = 1;
-  std::optional<absl::Time> paused_until_;  // of saves
-  bool failing_ = false;                    // the last save failed, and the log says so
 };
 
 }  // namespace tandem::node

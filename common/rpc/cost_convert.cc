@@ -71,22 +71,37 @@ absl::StatusOr<cost::StepProfile> FromWire(const v1::StepCost& wire) {
   return profile;
 }
 
+// The first two fields are of the disk, or of host memory alone: all that older releases know of.
 v1::StorageCost ToWire(const cost::StorageProfile& profile) {
   v1::StorageCost wire;
-  *wire.mutable_read() = ToWire(profile.read);
-  *wire.mutable_write() = ToWire(profile.write);
-  wire.set_in_memory(profile.in_memory);
+  if (const auto& lowest = profile.disk.has_value() ? profile.disk : profile.host;
+      lowest.has_value()) {
+    *wire.mutable_read() = ToWire(lowest->read);
+    *wire.mutable_write() = ToWire(lowest->write);
+    wire.set_in_memory(!profile.disk.has_value());
+  }
+  if (profile.disk.has_value() && profile.host.has_value()) {
+    *wire.mutable_host_read() = ToWire(profile.host->read);
+    *wire.mutable_host_write() = ToWire(profile.host->write);
+  }
   return wire;
 }
 
 absl::StatusOr<cost::StorageProfile> FromWire(const v1::StorageCost& wire) {
-  const cost::StorageProfile profile{.read = CopyProfileOf(wire.read()),
-                                     .write = CopyProfileOf(wire.write()),
-                                     .in_memory = wire.in_memory()};
-  if (!profile.read.Plausible() || !profile.write.Plausible()) {
-    return absl::InvalidArgumentError(absl::StrCat("storage_cost: ", wire.ShortDebugString(),
-                                                   ", expected figures that are finite and >= 0"));
+  const cost::TierProfile lowest{.read = CopyProfileOf(wire.read()),
+                                 .write = CopyProfileOf(wire.write())};
+  const cost::TierProfile above{.read = CopyProfileOf(wire.host_read()),
+                                .write = CopyProfileOf(wire.host_write())};
+  for (const cost::CopyProfile& copies : {lowest.read, lowest.write, above.read, above.write}) {
+    if (!copies.Plausible()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("storage_cost: ", wire.ShortDebugString(),
+                       ", expected figures that are finite and >= 0"));
+    }
   }
+  cost::StorageProfile profile;
+  (wire.in_memory() ? profile.host : profile.disk) = lowest;
+  if (!wire.in_memory() && wire.has_host_read()) profile.host = above;
   return profile;
 }
 

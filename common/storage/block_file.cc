@@ -88,6 +88,11 @@ iovec Piece(const void* data, size_t bytes) { return {const_cast<void*>(data), b
 
 }  // namespace
 
+// What one transfer copies, one piece after another.
+struct BlockFile::Pieces {
+  std::vector<iovec> list;
+};
+
 // As it lies in the file, in the machine's byte order. All zero: the slot is free.
 struct BlockFile::Entry {
   uint64_t high = 0, low = 0;  // the hash
@@ -105,7 +110,41 @@ BlockFile::BlockFile(int descriptor, const BlockFileOptions& options, int64_t sl
       slots_(slots),
       slot_bytes_(RoundUp(options.block_bytes)) {}
 
-BlockFile::~BlockFile() { close(descriptor_); }
+BlockFile::~BlockFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (memory_ != nullptr) munmap(memory_, static_cast<size_t>(SlotAt(slots_)));
+}
+
+absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::InMemory(const BlockFileOptions& options,
+                                                               int64_t slots) {
+  std::unique_ptr<BlockFile> file(new BlockFile(-1, options, slots));
+  const auto bytes = static_cast<size_t>(file->SlotAt(slots));
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return file->Fault("mmap");
+  madvise(memory, bytes, MADV_HUGEPAGE);  // fewer faults, where the system has large pages
+  file->memory_ = static_cast<std::byte*>(memory);
+  for (int64_t slot = slots - 1; slot >= 0; --slot) file->free_.push_back(slot);
+  return file;
+}
+
+absl::Status BlockFile::Write(Pieces pieces, int64_t offset) {
+  if (memory_ == nullptr) return WriteAll(descriptor_, std::move(pieces.list), offset);
+  for (const iovec& piece : pieces.list) {
+    if (piece.iov_len > 0) std::memcpy(memory_ + offset, piece.iov_base, piece.iov_len);
+    offset += static_cast<int64_t>(piece.iov_len);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockFile::Read(Pieces pieces, int64_t offset) {
+  if (memory_ == nullptr) return ReadAll(descriptor_, std::move(pieces.list), offset);
+  for (const iovec& piece : pieces.list) {
+    if (piece.iov_len > 0) std::memcpy(piece.iov_base, memory_ + offset, piece.iov_len);
+    offset += static_cast<int64_t>(piece.iov_len);
+  }
+  return absl::OkStatus();
+}
 
 int64_t BlockFile::EntryAt(int64_t slot) const {
   return kPageBytes + slot * static_cast<int64_t>(sizeof(Entry));
@@ -134,10 +173,9 @@ absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Open(const BlockFileOption
                                                    " bytes hold no KV block, expected at least ",
                                                    RoundUp(options.block_bytes) + 3 * kPageBytes));
   }
-  const int descriptor = options.path.empty()
-                             ? memfd_create("tandem-kv-swap", MFD_CLOEXEC)
-                             : open(options.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
-                                    S_IRUSR | S_IWUSR);
+  if (options.path.empty()) return InMemory(options, slots);
+  const int descriptor =
+      open(options.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
   if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat(Name(options), ": open"));
   std::unique_ptr<BlockFile> file(new BlockFile(descriptor, options, slots));
   struct stat about = {};
@@ -205,7 +243,7 @@ absl::Status BlockFile::ReadEntries() {
 }
 
 absl::Status BlockFile::WriteEntry(int64_t slot, const Entry& entry) {
-  return WriteAll(descriptor_, {Piece(&entry, sizeof(entry))}, EntryAt(slot));
+  return Write({{Piece(&entry, sizeof(entry))}}, EntryAt(slot));
 }
 
 void BlockFile::Drop(const kv::BlockHash& hash) {
@@ -241,7 +279,7 @@ absl::Status BlockFile::Save(const kv::BlockHash& hash,
   Entry entry{
       .high = hash.high, .low = hash.low, .order = next_order_++, .checksum = checksum.value()};
   entry.own_checksum = entry.Own();
-  absl::Status written = WriteAll(descriptor_, std::move(from), SlotAt(slot));
+  absl::Status written = Write({std::move(from)}, SlotAt(slot));
   if (written.ok()) written = WriteEntry(slot, entry);
   if (!written.ok()) {
     free_.push_back(slot);
@@ -259,7 +297,7 @@ absl::Status BlockFile::Load(const kv::BlockHash& hash,
   Stored& stored = it->second;
   std::vector<iovec> to;
   for (const absl::Span<std::byte> piece : pieces) to.push_back(Piece(piece.data(), piece.size()));
-  absl::Status read = ReadAll(descriptor_, std::move(to), SlotAt(stored.slot));
+  absl::Status read = Read({std::move(to)}, SlotAt(stored.slot));
   if (read.ok()) {
     Checksum checksum(hash);
     for (const absl::Span<std::byte> piece : pieces) checksum.Add(piece);
@@ -273,6 +311,11 @@ absl::Status BlockFile::Load(const kv::BlockHash& hash,
   }
   uses_.splice(uses_.end(), uses_, stored.use);
   return absl::OkStatus();
+}
+
+void BlockFile::Touch(const kv::BlockHash& hash) {
+  if (const auto it = by_hash_.find(hash); it != by_hash_.end())
+    uses_.splice(uses_.end(), uses_, it->second.use);
 }
 
 void BlockFile::Forget(const kv::BlockHash& hash) {

@@ -1,7 +1,7 @@
 // KV blocks in a file of bounded size, found by their hashes. When the file is full, the block that
 // was used least recently makes room. The file outlives its process: the next one finds the blocks
-// again, if it serves the same model with the same numerics. A file without a path lies in memory
-// and ends with its process.
+// again, if it serves the same model with the same numerics. A file without a path is memory
+// of its process, and ends with it.
 //
 //   header     one page: what the blocks are, and how large
 //   entries    one a slot: the block's hash, its order, the checksums of the block and of the entry
@@ -11,7 +11,7 @@
 // after it. What the machine lost (a power failure, a bad disk) is found by its checksum when it is
 // read, is dropped, and then counts as not stored.
 //
-// Thread safety: none; one thread. Owner: StorageService.
+// Thread safety: none; one thread. Owner: BlockTiers.
 // Invariants: one process has the file open at a time; a hash has at most one slot.
 #pragma once
 
@@ -28,6 +28,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/kv/block_hash.h"
+#include "common/storage/block_store.h"
 
 namespace tandem::storage {
 
@@ -39,33 +40,27 @@ struct BlockFileOptions {
   int64_t bytes_max = 0;  // of the whole file
 };
 
-class BlockFile {
+class BlockFile final : public BlockStore {
  public:
   // Opens the file, or makes it, readable by its owner alone. Blocks of other contents or of
   // another size are dropped, with a line in the log. Errors: kInvalidArgument when bytes_max holds
   // no block, or `contents` does not fit the header; kFailedPrecondition when another process has
   // the file; otherwise the system's, naming the path.
   static absl::StatusOr<std::unique_ptr<BlockFile>> Open(const BlockFileOptions& options);
-  ~BlockFile();
+  ~BlockFile() override;
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
 
-  // Stores the block whose bytes are `pieces`, one after another, and appends the hash that made
-  // room, if one did, to `removed`. Without effect if the hash is stored. Errors: the system's
-  // (kResourceExhausted when the disk is full); the block is then not stored.
   absl::Status Save(const kv::BlockHash& hash, absl::Span<const absl::Span<const std::byte>> pieces,
-                    std::vector<kv::BlockHash>& removed);
-  // Reads the block into `pieces`. Errors: kNotFound; kDataLoss when its checksum differs and the
-  // system's: the block is then dropped.
-  absl::Status Load(const kv::BlockHash& hash, absl::Span<const absl::Span<std::byte>> pieces);
-
-  // Drops the block, if it is stored.
-  void Forget(const kv::BlockHash& hash);
-
-  // The stored hashes, least recently used first. After Open they are in the order of their saving.
-  std::vector<kv::BlockHash> Hashes() const;
-  int64_t slots() const { return slots_; }
-  bool in_memory() const { return options_.path.empty(); }
+                    std::vector<kv::BlockHash>& removed) override;
+  absl::Status Load(const kv::BlockHash& hash,
+                    absl::Span<const absl::Span<std::byte>> pieces) override;
+  void Touch(const kv::BlockHash& hash) override;
+  void Forget(const kv::BlockHash& hash) override;
+  bool Contains(const kv::BlockHash& hash) const override { return by_hash_.contains(hash); }
+  // After Open they are in the order of their saving.
+  std::vector<kv::BlockHash> Hashes() const override;
+  int64_t slots() const override { return slots_; }
   int64_t size() const { return static_cast<int64_t>(by_hash_.size()); }
 
  private:
@@ -76,7 +71,15 @@ class BlockFile {
     std::list<kv::BlockHash>::iterator use;
   };
 
+  // `descriptor`: -1 without a path.
   BlockFile(int descriptor, const BlockFileOptions& options, int64_t slots);
+  // Of a file without a path: memory of this process alone, which is copied to and from without a
+  // system call.
+  static absl::StatusOr<std::unique_ptr<BlockFile>> InMemory(const BlockFileOptions& options,
+                                                             int64_t slots);
+  struct Pieces;
+  absl::Status Write(Pieces pieces, int64_t offset);
+  absl::Status Read(Pieces pieces, int64_t offset);
   // The header that this process would write.
   std::string Header() const;
   absl::string_view name() const { return Name(options_); }  // for errors
@@ -95,6 +98,7 @@ class BlockFile {
   absl::Status Fault(absl::string_view what) const;
 
   const int descriptor_;
+  std::byte* memory_ = nullptr;  // [SlotAt(slots_)]; null with a path
   const BlockFileOptions options_;
   const int64_t slots_, slot_bytes_;
   uint64_t next_order_ = 1;

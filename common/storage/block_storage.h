@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/kv/block_hash.h"
+#include "common/storage/store_tier.h"
 
 namespace tandem::storage {
 
@@ -22,9 +23,17 @@ namespace tandem::storage {
 using LoadId = StrongId<struct LoadIdTag, uint64_t>;
 using HashedBlock = std::pair<kv::BlockHash, BlockId>;
 
-// Stores a copy of a sealed block. Its bytes do not change before the event.
+// What the storage has when the node starts.
+struct StorageContents {
+  TierSet tiers;
+  std::vector<kv::BlockHash> on_disk;
+};
+
+// Stores a copy of a sealed block in each of `tiers` that the storage has. The block's bytes do not
+// change before the event.
 struct SaveBlock {
   HashedBlock block;
+  TierSet tiers = TierSet::All();
 };
 // Reads stored blocks into blocks of the arena, which no other thread reads or writes before the
 // event.
@@ -38,19 +47,32 @@ struct ForgetBlock {
 };
 using StorageCommand = std::variant<SaveBlock, LoadBlocks, ForgetBlock>;
 
+// Where a block lies now, after a command for others changed that; nowhere: it is stored no more.
+struct BlockPlace {
+  kv::BlockHash hash;
+  TierSet tiers;
+};
+struct Copied {
+  int64_t bytes = 0;
+  absl::Duration time;  // that copying took
+};
+
 struct BlockSaved {
   HashedBlock block;
-  absl::Status status;                 // why it was not stored, or OK
-  std::vector<kv::BlockHash> removed;  // made room for it
-  int64_t bytes = 0;                   // that were written
-  absl::Duration time;                 // that writing took
+  TierSet tiers;                    // that have the block now
+  PerTier<absl::Status> status;     // why a tier did not store it, or OK
+  std::vector<BlockPlace> changed;  // made room for it
+  PerTier<Copied> written;
 };
 struct BlocksLoaded {
   LoadId load;
-  int64_t loaded = 0;                  // blocks at the beginning whose bytes are there, verified
-  std::vector<kv::BlockHash> removed;  // the first that was not loaded: damaged, or lost
-  int64_t bytes = 0;
-  absl::Duration time;  // that reading took
+  int64_t loaded = 0;  // blocks at the beginning whose bytes are there, verified
+  // Blocks of this load that came from a slower tier and lie in a faster one now, what made room
+  // for them, and those of which a copy was damaged or lost.
+  std::vector<BlockPlace> changed;
+  int64_t damaged = 0;  // copies that were dropped, and the block that no tier had
+  absl::Status fault;   // of the last of these
+  PerTier<Copied> read;
 };
 using StorageEvent = std::variant<BlockSaved, BlocksLoaded>;
 

@@ -9,20 +9,12 @@
 #include "common/telemetry/log.h"
 
 namespace tandem::storage {
-namespace {
-
-std::vector<absl::Span<std::byte>> PiecesOf(const kv::BlockArena& arena, BlockId block) {
-  std::vector<absl::Span<std::byte>> pieces;
-  for (int layer = 0; layer < arena.layout().num_layers; ++layer)
-    pieces.push_back(arena.Block(layer, block));
-  return pieces;
-}
-
-}  // namespace
-
-StorageService::StorageService(std::unique_ptr<BlockFile> file, kv::BlockArena& arena,
+StorageService::StorageService(std::unique_ptr<BlockTiers> tiers, kv::BlockArena& arena,
                                Arrived arrived, absl::AnyInvocable<void(StorageEvent)> sink)
-    : file_(std::move(file)), arena_(arena), arrived_(std::move(arrived)), sink_(std::move(sink)) {
+    : tiers_(std::move(tiers)),
+      arena_(arena),
+      arrived_(std::move(arrived)),
+      sink_(std::move(sink)) {
   thread_ = Thread("storage", [this] { Run(); });
 }
 
@@ -60,36 +52,22 @@ void StorageService::Run() {
   }
 }
 
-void StorageService::Handle(const SaveBlock& command) {
-  BlockSaved event{.block = command.block};
-  const auto pieces = PiecesOf(arena_, command.block.second);
-  const std::vector<absl::Span<const std::byte>> from(pieces.begin(), pieces.end());
-  const absl::Time start = RealClock().Now();
-  event.status = file_->Save(command.block.first, from, event.removed);
-  if (event.status.ok()) event.bytes = arena_.layout().block_bytes();
-  event.time = RealClock().Now() - start;
-  sink_(std::move(event));
-}
+void StorageService::Handle(const SaveBlock& command) { sink_(tiers_->Save(command, arena_)); }
 
 void StorageService::Handle(const LoadBlocks& command) {
-  BlocksLoaded event{.load = command.load};
-  const absl::Time start = RealClock().Now();
   std::vector<BlockId> blocks;
-  for (const auto& [hash, block] : command.blocks) {
-    const absl::Status loaded = file_->Load(hash, PiecesOf(arena_, block));
-    if (!loaded.ok()) {
-      Log(LogLevel::kWarning, "dropped a stored KV block", {{"why", loaded.ToString()}});
-      event.removed.push_back(hash);
-      break;
-    }
-    // An engine whose KV lies on a device copies the block there before it reads it.
-    arena_.MarkArrived(block);
-    blocks.push_back(block);
-    ++event.loaded;
-    event.bytes += arena_.layout().block_bytes();
-  }
+  BlocksLoaded event = tiers_->Load(command, arena_, blocks);
+  if (!event.fault.ok())
+    Log(LogLevel::kWarning, "dropped a stored KV block", {{"why", event.fault.ToString()}});
+  const absl::Time start = RealClock().Now();
   arrived_(blocks);
-  event.time = RealClock().Now() - start;
+  // Each tier's blocks took their part of it.
+  const absl::Duration bringing = RealClock().Now() - start;
+  for (const StoreTier tier : kStoreTiers) {
+    if (event.read[tier].bytes == 0) continue;
+    const auto all = static_cast<double>(event.read.host.bytes + event.read.disk.bytes);
+    event.read[tier].time += bringing * (static_cast<double>(event.read[tier].bytes) / all);
+  }
   sink_(std::move(event));
 }
 

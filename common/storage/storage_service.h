@@ -1,4 +1,4 @@
-// The thread that carries out a core's storage commands on a BlockFile.
+// The thread that carries out a core's storage commands on its BlockTiers.
 //
 // Loads go before saves: a prompt waits for a load, and no request waits for a save.
 // Thread safety: any thread calls Submit; `sink` is called on the storage thread. The owner alone
@@ -16,8 +16,8 @@
 #include "common/base/bounded_queue.h"
 #include "common/kv/block_arena.h"
 #include "common/runtime/thread.h"
-#include "common/storage/block_file.h"
 #include "common/storage/block_storage.h"
+#include "common/storage/block_tiers.h"
 
 namespace tandem::storage {
 
@@ -31,7 +31,7 @@ class StorageService {
   using Arrived = absl::AnyInvocable<void(absl::Span<const BlockId>)>;
 
   // `arena` outlives it. Starts the thread.
-  StorageService(std::unique_ptr<BlockFile> file, kv::BlockArena& arena, Arrived arrived,
+  StorageService(std::unique_ptr<BlockTiers> tiers, kv::BlockArena& arena, Arrived arrived,
                  absl::AnyInvocable<void(StorageEvent)> sink);
   // Ends the command that runs; those that wait have no event.
   ~StorageService();
@@ -45,9 +45,9 @@ class StorageService {
   void Run();
   void Handle(const SaveBlock& command);
   void Handle(const LoadBlocks& command);
-  void Handle(const ForgetBlock& command) { file_->Forget(command.hash); }
+  void Handle(const ForgetBlock& command) { tiers_->Forget(command); }
 
-  const std::unique_ptr<BlockFile> file_;  // storage thread
+  const std::unique_ptr<BlockTiers> tiers_;  // storage thread
   kv::BlockArena& arena_;
   Arrived arrived_;                              // storage thread
   absl::AnyInvocable<void(StorageEvent)> sink_;  // storage thread

@@ -246,8 +246,12 @@ absl::Status RouterCore::OnBlocks(const Node& node, const v1::NodeEvent& event) 
   if (!hashes.ok())
     return absl::InvalidArgumentError(
         absl::StrCat("node ", node.id.value(), ": ", hashes.status().message()));
+  const auto tier_of = [](const v1::BlocksStored& where) {
+    if (!where.on_disk()) return Tier::kDevice;
+    return where.in_host_memory() ? Tier::kHost : Tier::kDisk;
+  };
   if (stored)
-    index_.Store(node.slot, *hashes, event.blocks_stored().on_disk() ? Tier::kDisk : Tier::kDevice);
+    index_.Store(node.slot, *hashes, tier_of(event.blocks_stored()));
   else
     index_.Remove(node.slot, *hashes);
   return absl::OkStatus();

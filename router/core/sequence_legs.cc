@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-#include "router/placement/disk_tokens.h"
+#include "router/placement/stored_tokens.h"
 
 namespace tandem::router {
 
@@ -159,7 +159,8 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const PrefixIndex& index = context_.index;
   std::optional<PrefillLeg::Holder> best;
   int64_t most = 0;  // blocks that the best one is trusted to hold
-  int64_t best_disk = 0, best_sends = 0;
+  ReadTokens best_stored;
+  int64_t best_sends = 0;
   const auto consider = [&](const Node* node, int32_t blocks) {
     if (node == nullptr || node == planned || node->draining ||
         Fleet::InBackoff(*node, *planned, now))
@@ -167,12 +168,14 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
     // As PredictedTimes prefers them.
     const int64_t trusted = node->record.Trusted(blocks, now);
     if (trusted == 0 || trusted < most) return;
-    const int64_t disk = DiskTokens(index, *node, trusted * node->block_tokens, hashes);
-    const std::pair<int64_t, int64_t> cost = {disk, node->prompts_sent()};
-    if (trusted == most && cost >= std::pair(best_disk, best_sends)) return;
+    const ReadTokens stored = StoredTokens(index, *node, trusted * node->block_tokens, hashes);
+    const std::tuple cost = {stored.disk, stored.host, node->prompts_sent()};
+    if (trusted == most && cost >= std::tuple(best_stored.disk, best_stored.host, best_sends))
+      return;
     best = PrefillLeg::Holder{node->key, blocks};
     most = trusted;
-    std::tie(best_disk, best_sends) = cost;
+    best_stored = stored;
+    best_sends = node->prompts_sent();
   };
   const Node* decode = context_.fleet.Find(decode_.node());
   if (decode != nullptr) consider(decode, index.RunOn(decode->slot, hashes));
@@ -185,8 +188,9 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const int64_t here = index.RunOn(planned->slot, hashes);
   const int64_t missing = (most - here) * planned->block_tokens;
   if (missing < tokens_min) return std::nullopt;
-  const FetchTimes fetch = context_.fleet.Fetching(
-      *context_.fleet.Find(best->node), *planned, here * planned->block_tokens, missing, best_disk);
+  const FetchTimes fetch =
+      context_.fleet.Fetching(*context_.fleet.Find(best->node), *planned,
+                              here * planned->block_tokens, missing, best_stored);
   return fetch.pays() ? best : std::nullopt;
 }
 

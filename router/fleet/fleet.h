@@ -36,6 +36,7 @@
 #include "router/fleet/node_record.h"
 #include "router/fleet/node_slot.h"
 #include "router/fleet/prompt_work.h"
+#include "router/fleet/read_tokens.h"
 #include "tandem/v1/client.pb.h"
 #include "tandem/v1/fleet.pb.h"
 
@@ -97,7 +98,8 @@ struct Node {
   std::optional<cost::StepProfile> step_cost;        // as last reported
   std::optional<cost::StorageProfile> storage_cost;  // likewise
   // When a report last had new samples of these; what counts of step_cost if less (ADR 0103).
-  absl::Time step_sampled = absl::InfiniteFuture(), read_sampled = absl::InfiniteFuture();
+  absl::Time step_sampled = absl::InfiniteFuture();
+  absl::Time host_read_sampled = absl::InfiniteFuture(), disk_read_sampled = absl::InfiniteFuture();
   std::optional<cost::StepProfile> faded_step_cost;
   // Of a node of its role, for as long as it has reported none that predicts.
   const cost::StepProfile* default_cost = nullptr;
@@ -171,8 +173,8 @@ struct Node {
   double HalfStepUs() const;
   // Prompts whose KV this node sends, or will send when it has computed them.
   int64_t prompts_sent() const { return role == v1::NODE_ROLE_PREFILL ? work.prompts() : 0; }
-  // Reading the KV of `tokens` from its storage.
-  double ReadUs(int64_t tokens, absl::Time now) const;
+  // Reading the KV of these tokens from its storage, each tier's at its rate.
+  double ReadUs(const ReadTokens& tokens, absl::Time now) const;
   // Tokens that its sequences hold, those that this router has just placed included.
   int64_t tokens_held() const {
     return (load.blocks_used() + blocks_unconfirmed + blocks_unreported) * block_tokens;
@@ -321,10 +323,10 @@ class Fleet {
   // Moving `bytes` from one node to another: by the pair's own transfers, else by the fleet's, else
   // by a default. In microseconds, finite and at least 0.
   double TransferUs(const Node& from, const Node& to, double bytes) const;
-  // Tokens [first, first + tokens) of a prompt's KV from `holder`, which has the last `disk_tokens`
-  // of them, or all, in its storage, for a prompt on `to`.
+  // Tokens [first, first + tokens) of a prompt's KV from `holder`, which has `stored` of them, the
+  // last ones, or all, in its storage, for a prompt on `to`.
   FetchTimes Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens,
-                      int64_t disk_tokens) const;
+                      const ReadTokens& stored) const;
   // Whether the pair is in backoff.
   static bool InBackoff(const Node& from, const Node& to, absl::Time now);
   void FillStatus(absl::Time now, v1::GetStatusResponse& status) const;

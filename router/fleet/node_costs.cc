@@ -15,8 +15,10 @@ constexpr double kUsMax = 3.6e9;  // an hour
 constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 1000;
 // What a fetch takes beside the bytes: three messages by way of the router.
 constexpr double kFetchFixedUs = 1000;
-// Of storage that has read nothing yet, a slow disk.
+// Of storage that has read nothing yet, a slow disk, and host memory that is copied and checked by
+// one slow processor.
 constexpr double kDiskFixedUs = 1000, kDiskBytesPerUs = 500;
+constexpr double kHostFixedUs = 100, kHostBytesPerUs = 1000;
 // No storage reads faster, whatever a node says: what twelve channels of DDR5 pass on.
 constexpr double kStorageBytesPerUsMax = 500'000;
 
@@ -96,14 +98,21 @@ absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, absl::Time now)
   return knows_its_cost() ? absl::Microseconds(WaitUs(prompt_tokens, now)) : absl::ZeroDuration();
 }
 
-double Node::ReadUs(int64_t tokens, absl::Time now) const {
-  if (tokens <= 0) return 0;
-  const double bytes = static_cast<double>(tokens) * kv_bytes_per_token;
-  const double prior = Bounded(kDiskFixedUs + bytes / kDiskBytesPerUs);
-  if (!storage_cost.has_value() || storage_cost->read.samples <= 0) return prior;
-  const double measured =
-      Bounded(std::max(storage_cost->read.PredictUs(bytes), bytes / kStorageBytesPerUsMax));
-  return cost::FadedPrice(measured, prior, read_sampled, now);
+double Node::ReadUs(const ReadTokens& tokens, absl::Time now) const {
+  const auto tier_us = [&](int64_t count, const std::optional<cost::TierProfile>& cost,
+                           absl::Time sampled, double fixed_us, double bytes_per_us) {
+    if (count <= 0) return 0.0;
+    const double bytes = static_cast<double>(count) * kv_bytes_per_token;
+    const double prior = Bounded(fixed_us + bytes / bytes_per_us);
+    if (!cost.has_value() || cost->read.samples <= 0) return prior;
+    const double measured =
+        Bounded(std::max(cost->read.PredictUs(bytes), bytes / kStorageBytesPerUsMax));
+    return cost::FadedPrice(measured, prior, sampled, now);
+  };
+  const cost::StorageProfile costs = storage_cost.value_or(cost::StorageProfile());
+  return Bounded(
+      tier_us(tokens.host, costs.host, host_read_sampled, kHostFixedUs, kHostBytesPerUs) +
+      tier_us(tokens.disk, costs.disk, disk_read_sampled, kDiskFixedUs, kDiskBytesPerUs));
 }
 
 void Fleet::OnStepCost(Node& node, const cost::StepProfile& profile) {
@@ -146,8 +155,13 @@ void Fleet::FadeStepCost(Node& node) {
 }
 
 void Fleet::OnStorageCost(Node& node, const cost::StorageProfile& profile) {
-  if (!node.storage_cost.has_value() || node.storage_cost->read.samples != profile.read.samples)
-    node.read_sampled = now_;
+  const cost::StorageProfile before = node.storage_cost.value_or(cost::StorageProfile());
+  const auto is_new = [](const std::optional<cost::TierProfile>& was,
+                         const std::optional<cost::TierProfile>& is) {
+    return is.has_value() && (!was.has_value() || was->read.samples != is->read.samples);
+  };
+  if (is_new(before.host, profile.host)) node.host_read_sampled = now_;
+  if (is_new(before.disk, profile.disk)) node.disk_read_sampled = now_;
   node.storage_cost = profile;
 }
 
@@ -173,10 +187,10 @@ double Fleet::TransferUs(const Node& from, const Node& to, double bytes) const {
 }
 
 FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens,
-                           int64_t disk_tokens) const {
+                           const ReadTokens& stored) const {
   const double wire_us =
       TransferUs(holder, to, static_cast<double>(tokens) * to.kv_bytes_per_token);
-  const double read_us = holder.ReadUs(std::min(disk_tokens, tokens), now_);
+  const double read_us = holder.ReadUs(stored.Part(tokens), now_);
   return {.fetch_us = Bounded(kFetchFixedUs + holder.HalfStepUs() + read_us + wire_us),
           .saved_us = to.RowsUs(first, tokens)};
 }

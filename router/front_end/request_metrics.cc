@@ -31,7 +31,16 @@ void AddLoad(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegis
   add("tandem_node_blocks_used", "KV blocks held by sequences and leases.", load.blocks_used());
   add("tandem_node_blocks_cached", "KV blocks kept as prefix cache.", load.blocks_cached());
   add("tandem_node_blocks", "KV blocks in all.", load.blocks_total());
-  add("tandem_node_blocks_stored", "KV blocks that the node has on disk.", load.blocks_stored());
+  add("tandem_node_blocks_stored", "KV blocks that the node has in host memory or on disk.",
+      load.blocks_stored());
+  const auto add_stored = [&](const char* tier, int64_t blocks) {
+    page.AddGauge("tandem_node_tier_blocks",
+                  "KV blocks that this tier of the node's storage has; some are in both.",
+                  With(labels, {{"tier", tier}}))
+        .Set(static_cast<double>(blocks));
+  };
+  add_stored("host", load.blocks_in_host_memory());
+  add_stored("disk", load.blocks_on_disk());
   add("tandem_node_blocks_lent", "KV blocks that the node keeps for other nodes' sequences.",
       load.blocks_lent());
   int64_t borrowed = 0;
@@ -76,15 +85,34 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
 
 void AddStorageRates(const v1::StorageCost& cost, const MetricLabels& labels,
                      MetricRegistry& page) {
-  const auto add = [&](const char* direction, const v1::CopyCost& copies) {
+  const auto add = [&](const char* tier, const char* direction, const v1::CopyCost& copies) {
     page.AddGauge("tandem_node_storage_bytes_per_second",
-                  "The rate of the node's storage for KV blocks, fitted to its reads or writes; 0 "
-                  "while they do not tell one.",
-                  With(labels, {{"direction", direction}}))
+                  "The rate of a tier of the node's storage for KV blocks, fitted to its reads or "
+                  "writes; 0 while they do not tell one.",
+                  With(labels, {{"tier", tier}, {"direction", direction}}))
         .Set(copies.bytes_per_second());
   };
-  add("read", cost.read());
-  add("write", cost.write());
+  const char* lowest = cost.in_memory() ? "host" : "disk";
+  add(lowest, "read", cost.read());
+  add(lowest, "write", cost.write());
+  if (!cost.has_host_read()) return;
+  add("host", "read", cost.host_read());
+  add("host", "write", cost.host_write());
+}
+
+void AddTier(const char* tier, const v1::TierTotals& totals, const MetricLabels& labels,
+             MetricRegistry& page) {
+  const auto count = [&](const char* name, const char* help, int64_t value) {
+    page.AddCounter(name, help, With(labels, {{"tier", tier}})).Add(static_cast<double>(value));
+  };
+  count("tandem_node_tier_hits_total",
+        "KV blocks that the node has read from this tier of its storage and not computed.",
+        totals.blocks_read());
+  count("tandem_node_tier_read_bytes_total",
+        "Bytes that the node has read from this tier of its storage.", totals.bytes_read());
+  count("tandem_node_tier_writes_total",
+        "KV blocks that the node has copied into this tier of its storage when they were sealed.",
+        totals.blocks_written());
 }
 
 void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegistry& page) {
@@ -115,11 +143,13 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
   count("tandem_node_fetches_failed_total",
         "Beginnings of prompts that the node could not fetch, and computed.",
         counters.fetches_failed());
-  count("tandem_node_saved_blocks_total", "KV blocks that the node has stored on disk.",
-        counters.blocks_saved());
+  count("tandem_node_saved_blocks_total",
+        "KV blocks that the node has stored in host memory or on disk.", counters.blocks_saved());
   count("tandem_node_loaded_blocks_total",
-        "KV blocks of prompts' beginnings that the node has read from disk and not computed.",
+        "KV blocks of prompts' beginnings that the node has read from storage and not computed.",
         counters.blocks_loaded());
+  AddTier("host", counters.host_memory(), labels, page);
+  AddTier("disk", counters.disk(), labels, page);
   count("tandem_node_storage_failures_total",
         "KV blocks that the node could not store or read (the disk was full, damaged or slow).",
         counters.blocks_damaged() + counters.saves_failed() + counters.loads_given_up());

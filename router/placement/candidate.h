@@ -29,8 +29,7 @@ struct LegNeeds {
 struct Candidate {
   const Node* node = nullptr;
   int64_t cached_tokens = 0;  // of the prompt, by the prefix index; whole blocks
-  int64_t disk_tokens =
-      0;  // of cached_tokens: the last ones, in the node's storage (policy `cost`)
+  ReadTokens stored;  // of cached_tokens: the last ones, in the node's storage (policy `cost`)
 
   int64_t uncached_tokens(const LegNeeds& needs) const {
     return needs.prompt_tokens - cached_tokens;

@@ -144,6 +144,7 @@ void CostPlacement::Describe(const Choice& choice, v1::PlacementCandidate& candi
   };
   add("wait", choice.prompt.wait_us);
   add("read", choice.prompt.read_us);
+  add("read host", choice.prompt.read_host_us);
   add("fetch", choice.prompt.fetch_us);
   add("compute", choice.prompt.compute_us);
   add("late", choice.prompt.late_us);

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string>
 
-#include "router/placement/disk_tokens.h"
 #include "router/placement/pair_placement.h"
+#include "router/placement/stored_tokens.h"
 
 namespace tandem::router {
 
@@ -21,7 +21,7 @@ std::vector<Candidate> PairPlacement::CostCandidates(const LegPolicy& policy, co
                                                      const PrefixIndex::Matches& holders) const {
   std::vector<Candidate> found = finder_.Find(policy, needs, hashes, holders[GroupOf(needs.role)]);
   for (Candidate& candidate : found)
-    candidate.disk_tokens = DiskTokens(index_, *candidate.node, candidate.cached_tokens, hashes);
+    candidate.stored = StoredTokens(index_, *candidate.node, candidate.cached_tokens, hashes);
   return found;
 }
 

@@ -1,13 +1,19 @@
 #include "router/placement/predicted_times.h"
 
-#include "router/placement/disk_tokens.h"
+#include <utility>
+
+#include "router/placement/stored_tokens.h"
 
 namespace tandem::router {
 
-// More tokens; of as many, from memory; of equals, from a node that sends fewer prompts' KV.
+// More tokens; of as many, fewer from disk, then fewer from host memory; of equals, from a node
+// that sends fewer prompts' KV.
 bool PredictedTimes::Better(const Holder& a, const Holder& b) {
   if (a.tokens != b.tokens) return a.tokens > b.tokens;
-  if (a.disk_tokens != b.disk_tokens) return a.disk_tokens < b.disk_tokens;
+  const auto slow = [](const Holder& holder) {
+    return std::pair(holder.stored.disk, holder.stored.host);
+  };
+  if (slow(a) != slow(b)) return slow(a) < slow(b);
   return b.node != nullptr && a.node->prompts_sent() < b.node->prompts_sent();
 }
 
@@ -21,7 +27,7 @@ PredictedTimes::PredictedTimes(const Fleet& fleet, const PrefixIndex& index, con
       const int64_t usable = (prompt_.tokens - 1) / node.block_tokens;
       const int64_t tokens =
           Trusted(node, std::min<int64_t>(match.blocks, usable) * int64_t{node.block_tokens});
-      const Holder holder = {&node, tokens, DiskTokens(index, node, tokens, prompt_.hashes)};
+      const Holder holder = {&node, tokens, StoredTokens(index, node, tokens, prompt_.hashes)};
       if (Better(holder, holders_[0])) {
         holders_[1] = holders_[0];
         holders_[0] = holder;
@@ -39,14 +45,16 @@ int64_t PredictedTimes::Trusted(const Node& node, int64_t tokens) const {
 PromptTimes PredictedTimes::FromOwnBlocks(const Candidate& candidate) const {
   const Node& node = *candidate.node;
   const int64_t cached = Trusted(node, candidate.cached_tokens);
-  const int64_t in_memory = std::min(cached, candidate.cached_tokens - candidate.disk_tokens);
+  const int64_t in_memory = std::min(cached, candidate.cached_tokens - candidate.stored.total());
   PromptTimes times = {.wait_us = node.WaitUs(prompt_.tokens, prompt_.now),
                        .compute_us = node.PromptUs(in_memory, prompt_.tokens - in_memory),
                        .late_us = node.record.LateUs(prompt_.now),
                        .computed_tokens = prompt_.tokens - in_memory};
   if (cached <= in_memory) return times;
   PromptTimes reads = times;
-  reads.read_us = node.ReadUs(cached - in_memory, prompt_.now);
+  const ReadTokens read = candidate.stored.Part(cached - in_memory);
+  reads.read_us = node.ReadUs(read, prompt_.now);
+  reads.read_host_us = node.ReadUs({.host = read.host}, prompt_.now);
   reads.compute_us = node.PromptUs(cached, prompt_.tokens - cached);
   reads.computed_tokens = prompt_.tokens - cached;
   return reads.first_token_us() < times.first_token_us() ? reads : times;
@@ -60,7 +68,7 @@ PromptTimes PredictedTimes::OnPrefillNode(const Candidate& candidate) const {
   if (holder.node == nullptr || holder.tokens - cached < prompt_.fetch_tokens_min) return own;
   // As SequenceLegs::FindHolder decides.
   const FetchTimes fetch =
-      fleet_.Fetching(*holder.node, node, cached, holder.tokens - cached, holder.disk_tokens);
+      fleet_.Fetching(*holder.node, node, cached, holder.tokens - cached, holder.stored);
   if (!fetch.pays()) return own;
   PromptTimes fetches = own;
   fetches.fetch_us = fetch.fetch_us;

@@ -28,6 +28,7 @@ namespace tandem::router {
 
 // A prompt on the node that computes it.
 struct PromptTimes {
+  double read_host_us = 0;  // of read_us: from host memory; the rest is from disk
   double wait_us = 0, read_us = 0, fetch_us = 0, compute_us = 0, late_us = 0;
   int64_t computed_tokens = 0;
   double first_token_us() const {
@@ -88,12 +89,12 @@ class PredictedTimes {
   struct Holder {
     const Node* node = nullptr;
     int64_t tokens = 0;
-    int64_t disk_tokens = 0;  // of them, the last ones, in its storage
+    ReadTokens stored;  // of them, the last ones, in its storage
   };
   static bool Better(const Holder& a, const Holder& b);
   // The tokens that the node is trusted to hold.
   int64_t Trusted(const Node& node, int64_t tokens) const;
-  // Reads what lies on disk, or computes it, whichever is quicker.
+  // Reads what lies in storage, or computes it, whichever is quicker.
   PromptTimes FromOwnBlocks(const Candidate& candidate) const;
   double BytesOf(int64_t tokens, const Node& node) const {
     return static_cast<double>(tokens) * node.kv_bytes_per_token;

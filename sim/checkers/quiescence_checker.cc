@@ -1,5 +1,10 @@
 #include "sim/checkers/quiescence_checker.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "common/kv/block_hash.h"
+
 namespace tandem::sim {
 namespace {
 
@@ -63,14 +68,29 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, a
 }
 
 void CheckIndex(const std::string& name, const router::RouterCore& core,
-                const std::vector<const node::NodeResources*>& nodes, RunLog& log) {
-  int64_t held = 0;
-  for (const node::NodeResources* node : nodes) {
-    held += static_cast<int64_t>(node->CachedBlocks().size() + node->BlocksOnDiskOnly().size());
+                const std::map<std::string, const node::NodeResources*>& nodes, RunLog& log) {
+  int64_t held = 0, elsewhere = 0;
+  for (const router::Node* joined : core.fleet().nodes()) {
+    const node::NodeResources& node = *nodes.at(joined->id.value());
+    const auto count = [&](const std::vector<kv::BlockHash>& hashes, router::Tier tier) {
+      held += std::ssize(hashes);
+      elsewhere += std::count_if(hashes.begin(), hashes.end(), [&](const kv::BlockHash& hash) {
+        return core.index().TierOn(joined->slot, hash) != tier;
+      });
+    };
+    count(node.CachedBlocks(), router::Tier::kDevice);
+    for (const v1::NodeEvent& event : node.StoredOnlyEvents()) {
+      const v1::BlocksStored& stored = event.blocks_stored();
+      count(*kv::UnpackHashes(stored.hashes()),
+            stored.in_host_memory() ? router::Tier::kHost : router::Tier::kDisk);
+    }
   }
   if (held != core.index().entries())
     log.Violate("index", absl::StrCat(name, ": the prefix index has ", core.index().entries(),
                                       " entries, its nodes hold ", held, " blocks"));
+  if (elsewhere > 0)
+    log.Violate("index", absl::StrCat(name, ": ", elsewhere, " of ", held,
+                                      " blocks lie in another tier than the prefix index says"));
 }
 
 }  // namespace tandem::sim

@@ -3,8 +3,8 @@
 // Thread safety: free functions; the simulation's thread.
 #pragma once
 
+#include <map>
 #include <string>
-#include <vector>
 
 #include "common/node/node_core.h"
 #include "common/node/node_resources.h"
@@ -20,9 +20,9 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
 void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, absl::Time now,
                       RunLog& log);
 
-// Checks that the router's index holds exactly the blocks that its nodes hold. REQUIRES: `nodes`
-// are all nodes that joined it, and nothing is in flight.
+// Checks that the router's index holds exactly the blocks that its nodes hold, each in its tier.
+// REQUIRES: `nodes` are all nodes that joined it, and nothing is in flight.
 void CheckIndex(const std::string& name, const router::RouterCore& core,
-                const std::vector<const node::NodeResources*>& nodes, RunLog& log);
+                const std::map<std::string, const node::NodeResources*>& nodes, RunLog& log);
 
 }  // namespace tandem::sim

@@ -48,6 +48,7 @@ void VisitFields(Topology& t, Visit visit) {
   visit("row_us", t.row_us);
   visit("itl_slo_us", t.itl_slo_us);
   visit("disk_blocks", t.disk_blocks);
+  visit("host_blocks", t.host_blocks);
   visit("lend_blocks", t.lend_blocks);
   visit("unit_blocks", t.unit_blocks);
   visit("plan_loans", t.plan_loans);
@@ -168,6 +169,9 @@ class Drawer {
     t.disk_us = OneIn(3) ? Between(1'000, 20'000) : Between(10, 1'000);
     t.disk_fails = OneIn(4) ? Between(2, 10) : 0;
   }
+
+  // Whether nodes have a tier in host memory, with or without a disk below it.
+  void DrawHostTier(Topology& t) { t.host_blocks = OneIn(2) ? Between(2, t.blocks_per_node) : 0; }
 
   // Whether nodes lend, and how much at once.
   void DrawLending(Topology& t) {
@@ -318,6 +322,7 @@ Schedule DrawSchedule(uint64_t seed) {
   schedule.topology = draw.DrawTopology();
   Drawer(seed ^ 0x636f737473).DrawCosts(schedule.topology);     // "costs"
   Drawer(seed ^ 0x6469736b73).DrawDisks(schedule.topology);     // "disks"
+  Drawer(seed ^ 0x686f7374).DrawHostTier(schedule.topology);    // "host"
   Drawer(seed ^ 0x6c656e64).DrawLending(schedule.topology);     // "lend"
   Drawer(seed ^ 0x77696e646f77).DrawWindow(schedule.topology);  // "window"
   const Topology& t = schedule.topology;
@@ -408,11 +413,12 @@ absl::Status CheckSchedule(const Schedule& s) {
       t.blocks_per_node < 2 || t.blocks_per_node > 1 << 20 || t.block_tokens < 1 ||
       256 % t.block_tokens != 0 || t.max_batch_tokens < 1 || t.max_sequences < 1 ||
       t.frame_blocks < 1 || t.kv_bytes_per_second < 1 || t.placement < 0 || t.disk_blocks < 0 ||
-      t.disk_blocks > 1 << 20 || t.lend_blocks < 0 || t.lend_blocks > t.blocks_per_node ||
-      t.window_slots < 0 || t.window_slots > t.blocks_per_node || t.window_tokens < 1 ||
-      t.window_tokens > 1 << 20 || (t.window_slots > 0 && t.window_slots < LeastSlots(t)) ||
-      t.unit_blocks < 1 || t.unit_blocks > 64 || t.plan_loans < 0 || t.plan_loans > 1 ||
-      t.lent_step_percent < 0 || t.lent_step_percent > 1000 || t.disk_us < 0 || t.disk_fails < 0 ||
+      t.disk_blocks > 1 << 20 || t.host_blocks < 0 || t.host_blocks > 1 << 20 ||
+      t.lend_blocks < 0 || t.lend_blocks > t.blocks_per_node || t.window_slots < 0 ||
+      t.window_slots > t.blocks_per_node || t.window_tokens < 1 || t.window_tokens > 1 << 20 ||
+      (t.window_slots > 0 && t.window_slots < LeastSlots(t)) || t.unit_blocks < 1 ||
+      t.unit_blocks > 64 || t.plan_loans < 0 || t.plan_loans > 1 || t.lent_step_percent < 0 ||
+      t.lent_step_percent > 1000 || t.disk_us < 0 || t.disk_fails < 0 ||
       t.placement >= static_cast<int64_t>(router::kPlacementPolicies.size()))
     return absl::InvalidArgumentError("topology: a value is out of its range");
   for (const SimRequest& r : s.requests)

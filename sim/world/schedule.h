@@ -89,7 +89,8 @@ struct Topology {
   int64_t itl_slo_us = 0;   // a node's --itl-slo
   int64_t placement = 0;    // index of router::kPlacementPolicies
   int64_t disk_blocks = 0;  // that each node's disk holds; 0 = nodes have none
-  int64_t disk_us = 200;    // a command to a disk takes up to this
+  int64_t host_blocks = 0;  // that each node's tier in host memory holds; 0 = nodes have none
+  int64_t disk_us = 200;    // a command to storage takes up to this
   int64_t disk_fails = 0;   // one save in so many is refused; 0 = none
   int64_t lend_blocks = 0;  // that each node lends at most; 0 = nodes neither lend nor borrow
   int64_t unit_blocks = 1;  // of one unit: what can be lent

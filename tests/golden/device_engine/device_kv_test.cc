@@ -1,6 +1,7 @@
 // Goal: what a device's KV cache copies to the host and back is verified: bytes arrive as they
 // were, a copy that was damaged once is made again, one that stays damaged is an error that names
-// the block, and what arrived from elsewhere is on the device before a step looks at it.
+// the block, and what arrived from elsewhere is on the device before a step looks at it. Blocks
+// that went to host memory above a disk come back to the device from either.
 #include "common/engine/device/device_kv.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +11,9 @@
 #include <iostream>
 #include <random>
 
+#include "common/runtime/clock.h"
+#include "common/storage/block_file.h"
+#include "common/storage/block_tiers.h"
 #include "kernels/cuda/backend/emulated_device.h"
 #include "tests/testing/status_matchers.h"
 
@@ -93,6 +97,38 @@ TEST_F(DeviceKvTest, BlocksBesideAStepAreFetchedOnceAndOnlyIfTheyArrived) {
   EXPECT_EQ(kv_->FetchBlocks(asked).code(), absl::StatusCode::kDataLoss);
   ASSERT_OK(kv_->FetchBlocks(asked));  // it still counts as arrived
   EXPECT_TRUE(Same(0, 3) && Same(1, 3));
+}
+
+// As the storage thread does it: what a step mirrored is saved, and what a load brought is fetched.
+TEST_F(DeviceKvTest, BlocksComeBackFromHostMemoryAndFromTheDiskBelowIt) {
+  const auto open = [](int64_t blocks) {
+    auto file = storage::BlockFile::Open({.contents = "model a",
+                                          .block_bytes = kLayers * kBlockBytes,
+                                          .bytes_max = 8192 + blocks * (4096 + 64)});
+    EXPECT_OK(file.status());
+    return *std::move(file);
+  };
+  storage::BlockTiers tiers(open(1), open(4), RealClock());
+  const auto name = [](uint64_t n) { return kv::BlockHash{.high = n, .low = n}; };
+  std::vector<std::string> saved;
+  for (const int32_t block : {2, 3}) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      ASSERT_OK(kv_->Mirror(layer, {BlockId(block)}, *ready_));
+      saved.emplace_back(kv_->Region(layer) + block * kBlockBytes, kBlockBytes);
+    }
+    tiers.Save({.block = {name(static_cast<uint64_t>(block)), BlockId(block)}}, kv_->arena());
+  }
+  std::vector<BlockId> arrived;
+  const storage::BlocksLoaded loaded =
+      tiers.Load({.blocks = {{name(2), BlockId(9)}, {name(3), BlockId(6)}}}, kv_->arena(), arrived);
+  EXPECT_EQ(loaded.read.disk.bytes, kLayers * kBlockBytes) << "host memory has one block";
+  EXPECT_EQ(loaded.read.host.bytes, kLayers * kBlockBytes);
+  ASSERT_OK(kv_->FetchBlocks(arrived));
+  size_t at = 0;
+  for (const int64_t block : {9, 6})
+    for (int layer = 0; layer < kLayers; ++layer)
+      EXPECT_EQ(std::string(kv_->Region(layer) + block * kBlockBytes, kBlockBytes), saved[at++])
+          << "block " << block << " layer " << layer;
 }
 
 TEST_F(DeviceKvTest, MirrorsBlocksOfALayer) {

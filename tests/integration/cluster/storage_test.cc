@@ -1,6 +1,7 @@
 // Goal: a cluster with --kv-disk reads after a restart what it computed before, and its answers are
 // those of a cluster without one, also when the files were damaged or cannot be used at all. With
-// --swap-space, memory for a quarter of what runs serves all, with the same answers.
+// --swap-space, memory for a quarter of what runs serves all, with the same answers. With both,
+// host memory keeps what was read from disk.
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,9 +34,9 @@ class StorageTest : public ::testing::Test {
     EXPECT_OK(cluster.status());
     return *std::move(cluster);
   }
-  static std::vector<int32_t> Ask(TestCluster& cluster) {
+  static std::vector<int32_t> Ask(TestCluster& cluster, int first_token = 1) {
     v1::GenerateRequest request;
-    for (int i = 0; i < kPrompt; ++i) request.mutable_tokens()->add_ids(1 + i % 200);
+    for (int i = 0; i < kPrompt; ++i) request.mutable_tokens()->add_ids(first_token + i % 200);
     request.mutable_stop()->set_max_tokens(12);
     request.mutable_stop()->set_ignore_eos(true);
     request.set_return_token_ids(true);
@@ -84,6 +85,47 @@ TEST_F(StorageTest, ARestartedClusterReadsWhatItComputed) {
   Await(*cluster, kPrompt / kBlockTokens - 1, &v1::NodeCounters::blocks_loaded);
   Await(*cluster, kPrompt, &v1::NodeCounters::prompt_tokens_total);
   EXPECT_LE(Computed(*cluster), 2 * kBlockTokens);
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+// Host memory above the disk: after a restart the first prompt comes from disk. The next time,
+// when the pool has lost it again, it comes from host memory.
+TEST_F(StorageTest, HostMemoryKeepsWhatWasReadFromDisk) {
+  const auto start = [this] {
+    auto cluster = TestCluster::Start({"--engine=hash", "--hash-row-time=1ms", "--kv-blocks=16",
+                                       "--prefill=0", "--decode=1", "--kv-disk=" + folder_,
+                                       "--kv-disk-bytes=1000000", "--swap-space=1000000"});
+    EXPECT_OK(cluster.status());
+    return *std::move(cluster);
+  };
+  const auto tiers = [](TestCluster& cluster) {
+    const auto status = cluster.client().GetStatus(absl::Seconds(10));
+    EXPECT_OK(status.status());
+    return status->nodes(0);
+  };
+  std::vector<int32_t> first;
+  {
+    const auto cluster = start();
+    first = Ask(*cluster);
+    Await(*cluster, kPrompt / kBlockTokens, &v1::NodeCounters::blocks_saved);
+    EXPECT_EQ(cluster->Stop(), "exit code 0");
+  }
+  const auto cluster = start();
+  EXPECT_EQ(Ask(*cluster), first);
+  const int64_t read =
+      Await(*cluster, kPrompt / kBlockTokens - 1, &v1::NodeCounters::blocks_loaded);
+  v1::NodeStatus node = tiers(*cluster);
+  EXPECT_EQ(node.counters().disk().blocks_read(), read);
+  EXPECT_EQ(node.counters().host_memory().blocks_read(), 0);
+  EXPECT_GE(node.load().blocks_in_host_memory(), read) << "copies of what was read";
+  Ask(*cluster, /*first_token=*/50);  // crowds the pool
+  EXPECT_EQ(Ask(*cluster), first);
+  Await(*cluster, read + 1, &v1::NodeCounters::blocks_loaded);
+  node = tiers(*cluster);
+  EXPECT_EQ(node.counters().disk().blocks_read(), read);
+  EXPECT_GT(node.counters().host_memory().blocks_read(), 0);
+  EXPECT_GT(node.storage_cost().host_read().samples(), 0);
+  EXPECT_GT(node.storage_cost().read().samples(), 0);
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 

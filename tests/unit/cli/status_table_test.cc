@@ -82,7 +82,7 @@ TEST(StatusTable, NoLineIsWiderThanEightyColumns) {
   }
 }
 
-TEST(StatusTable, StorageShowsItsRates) {
+TEST(StatusTable, EachTierOfStorageShowsItsBlocksHitsAndRates) {
   v1::GetStatusResponse status;
   *status.add_nodes() = Node("without");
   v1::NodeStatus& node = *status.add_nodes() = Node("with");
@@ -90,13 +90,32 @@ TEST(StatusTable, StorageShowsItsRates) {
   cost.mutable_read()->set_samples(12);
   cost.mutable_read()->set_bytes_per_second(1.5e9);
   cost.mutable_read()->set_relative_error(0.2);
-  std::vector<std::string> rows;
-  for (const StyledLine& line : StatusLines(status))
-    if (absl::StrContains(line.text, "disk")) rows.push_back(line.text);
-  ASSERT_EQ(rows.size(), 1u);
-  const std::vector<std::string> words = absl::StrSplit(rows[0], ' ', absl::SkipEmpty());
-  EXPECT_THAT(words, ::testing::ElementsAre("with", "disk", "12", ::testing::MatchesRegex("1.*/s"),
-                                            "20%", "0", "-", "-"));
+  node.mutable_load()->set_blocks_on_disk(7);
+  node.mutable_load()->set_blocks_in_host_memory(3);
+  node.mutable_counters()->mutable_disk()->set_blocks_read(12);
+  node.mutable_counters()->mutable_host_memory()->set_blocks_read(5);
+  using Words = std::vector<std::string>;
+  const auto rows = [&] {
+    std::vector<Words> found;
+    for (const StyledLine& line : StatusLines(status)) {
+      const Words words = absl::StrSplit(line.text, ' ', absl::SkipEmpty());
+      if (words.size() > 1 && (words[1] == "disk" || words[1] == "memory")) found.push_back(words);
+    }
+    return found;
+  };
+  using ::testing::ElementsAre;
+  using ::testing::MatchesRegex;
+  const auto disk = ElementsAre("with", "disk", "7", "12", MatchesRegex("1.*/s"), "20%", "-", "-");
+  EXPECT_THAT(rows(), ElementsAre(disk));
+  cost.mutable_host_read()->set_samples(1);
+  cost.mutable_host_read()->set_bytes_per_second(4e9);
+  const auto memory =
+      ElementsAre("with", "memory", "3", "5", MatchesRegex("[34].*/s"), "0%", "-", "-");
+  EXPECT_THAT(rows(), ElementsAre(memory, disk));
+  cost.clear_host_read();
+  cost.set_in_memory(true);
+  EXPECT_THAT(rows(), ElementsAre(ElementsAre("with", "memory", "3", "5", MatchesRegex("1.*/s"),
+                                              "20%", "-", "-")));
 }
 
 TEST(StatusTable, AHotNodeStandsOutAndSaysWhy) {

@@ -24,8 +24,10 @@ class DiskOutageTest : public StoredBlocksTest {
     Start(Prompt(id, ++prompts_, 3));
     EXPECT_THAT(pending_, SizeIs(3)) << "it does not try";
     for (const storage::StorageCommand& command : std::exchange(pending_, {}))
-      Answer(storage::BlockSaved{.block = std::get<storage::SaveBlock>(command).block,
-                                 .status = status});
+      if (status.ok())
+        Serve(command);
+      else
+        Answer(Refused(command, status));
     StepAll();
     return absl::StrSplit(::testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
   }

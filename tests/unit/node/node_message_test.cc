@@ -24,9 +24,13 @@ std::string Hashes(Random& random, uint64_t count_max) {
 v1::NodeEvent RandomEvent(Random& random, uint64_t size_max) {
   v1::NodeEvent event;
   switch (random.Below(4)) {
-    case 0:
-      event.mutable_blocks_stored()->set_hashes(Hashes(random, size_max));
+    case 0: {
+      v1::BlocksStored& stored = *event.mutable_blocks_stored();
+      stored.set_hashes(Hashes(random, size_max));
+      stored.set_on_disk(random.Below(3) > 0);
+      stored.set_in_host_memory(stored.on_disk() && random.Below(2) == 0);
       break;
+    }
     case 1:
       event.mutable_blocks_removed()->set_hashes(Hashes(random, size_max));
       break;
@@ -54,8 +58,11 @@ std::vector<std::string> Told(const std::vector<v1::NodeMessage>& messages) {
   for (const v1::NodeMessage& message : messages) {
     tell("stored ", message.registration().cached_blocks());
     for (const v1::NodeEvent& event : message.events()) {
-      tell(event.blocks_stored().on_disk() ? "on disk " : "stored ",
-           event.blocks_stored().hashes());
+      const v1::BlocksStored& stored = event.blocks_stored();
+      tell(stored.in_host_memory() ? "in host memory "
+           : stored.on_disk()      ? "on disk "
+                                   : "stored ",
+           stored.hashes());
       tell("removed ", event.blocks_removed().hashes());
       if (event.has_draining()) told.push_back("draining");
       int32_t index = event.prompt_scored().first_index();

@@ -1,10 +1,12 @@
 // A decode core with storage of any size behind it, driven by hand: what it saves and loads is
-// served when the test says so. Thread safety: none.
+// served when the test says so. Its storage is a disk, unless the test says otherwise. Thread
+// safety: none.
 #pragma once
 
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -19,15 +21,17 @@ class StoredBlocksTest : public DecodeCoreTest {
  protected:
   StoredBlocksTest() { MakeWith({}); }
 
-  void MakeWith(std::vector<kv::BlockHash> contents) {
+  void MakeWith(std::vector<kv::BlockHash> on_disk) {
     core_.reset();
+    host_.clear();
     resources_ = std::make_unique<node::NodeResources>(node::SchedulerOptions{
         .spec = engine_->spec(),
         .num_blocks = kBlocks,
         .max_batch_tokens = 64,
         .max_sequences = 2,
         .max_waiting = 2,
-        .stored_blocks = std::make_shared<const std::vector<kv::BlockHash>>(std::move(contents))});
+        .stored_blocks = std::make_shared<const storage::StorageContents>(
+            storage::StorageContents{.tiers = tiers_, .on_disk = std::move(on_disk)})});
     core_ = std::make_unique<DecodeCore>(*resources_);
     Take();
   }
@@ -43,7 +47,27 @@ class StoredBlocksTest : public DecodeCoreTest {
     const auto removed = kv::UnpackHashes(event.blocks_removed().hashes());
     for (const kv::BlockHash& hash : *removed) heard_.erase(hash);
     const auto stored = kv::UnpackHashes(event.blocks_stored().hashes());
-    for (const kv::BlockHash& hash : *stored) heard_[hash] = event.blocks_stored().on_disk();
+    const v1::BlocksStored& where = event.blocks_stored();
+    for (const kv::BlockHash& hash : *stored) {
+      heard_[hash] = where.on_disk();
+      if (where.in_host_memory())
+        heard_in_host_.insert(hash);
+      else
+        heard_in_host_.erase(hash);
+    }
+  }
+  // Of blocks that lie in storage only.
+  int64_t HeardInHost() const {
+    return std::count_if(heard_.begin(), heard_.end(), [&](const auto& each) {
+      return each.second && heard_in_host_.contains(each.first);
+    });
+  }
+  // As the events for a router that joins have them.
+  std::vector<kv::BlockHash> OnDiskOnly() const {
+    for (const v1::NodeEvent& event : resources_->StoredOnlyEvents())
+      if (!event.blocks_stored().in_host_memory())
+        return *kv::UnpackHashes(event.blocks_stored().hashes());
+    return {};
   }
   int64_t HeardOnDisk() const {
     return std::count_if(heard_.begin(), heard_.end(),
@@ -60,28 +84,48 @@ class StoredBlocksTest : public DecodeCoreTest {
   }
   void Serve(const storage::StorageCommand& command) {
     if (const auto* save = std::get_if<storage::SaveBlock>(&command)) {
-      disk_[save->block.first] = BytesOf(save->block.second);
-      Answer(storage::BlockSaved{.block = save->block,
-                                 .status = absl::OkStatus(),
-                                 .bytes = engine_->spec().layout.block_bytes(),
-                                 .time = save_time_});
+      storage::BlockSaved saved{.block = save->block};
+      for (const storage::StoreTier tier : storage::kStoreTiers) {
+        if (!tiers_.Has(tier) || !save->tiers.Has(tier)) continue;
+        BlocksOf(tier)[save->block.first] = BytesOf(save->block.second);
+        saved.written[tier] = {engine_->spec().layout.block_bytes(), save_time_};
+      }
+      saved.tiers = TiersOf(save->block.first);
+      Answer(saved);
     } else if (const auto* forget = std::get_if<storage::ForgetBlock>(&command)) {
       disk_.erase(forget->hash);
+      host_.erase(forget->hash);
     } else {
       const auto& load = std::get<storage::LoadBlocks>(command);
-      storage::BlocksLoaded loaded{.load = load.load, .time = load_time_};
+      storage::BlocksLoaded loaded{.load = load.load};
       for (const auto& [hash, block] : load.blocks) {
-        const auto it = disk_.find(hash);
-        if (it == disk_.end()) {
-          loaded.removed.push_back(hash);
+        if (TiersOf(hash).empty()) {
+          loaded.changed.push_back({hash, {}});
+          ++loaded.damaged;
           break;
         }
-        SetBytes(block, it->second);
+        const storage::StoreTier tier = TiersOf(hash).fastest();
+        SetBytes(block, BlocksOf(tier).at(hash));
         ++loaded.loaded;
-        loaded.bytes += engine_->spec().layout.block_bytes();
+        loaded.read[tier].bytes += engine_->spec().layout.block_bytes();
+        loaded.read[tier].time = tier == storage::StoreTier::kHost ? host_load_time_ : load_time_;
       }
       Answer(loaded);
     }
+  }
+  std::map<kv::BlockHash, std::string>& BlocksOf(storage::StoreTier tier) {
+    return tier == storage::StoreTier::kHost ? host_ : disk_;
+  }
+  storage::TierSet TiersOf(const kv::BlockHash& hash) const {
+    storage::TierSet tiers;
+    if (host_.contains(hash)) tiers.Add(storage::StoreTier::kHost);
+    if (disk_.contains(hash)) tiers.Add(storage::StoreTier::kDisk);
+    return tiers;
+  }
+  // What a save of the disk came to when it failed.
+  static storage::BlockSaved Refused(const storage::StorageCommand& command,
+                                     const absl::Status& status) {
+    return {.block = std::get<storage::SaveBlock>(command).block, .status = {.disk = status}};
   }
   void Answer(const storage::StorageEvent& event) {
     core_->OnStorage(event, now_);
@@ -165,7 +209,10 @@ class StoredBlocksTest : public DecodeCoreTest {
   std::vector<v1::NodeEvent> events_;
   std::map<kv::BlockHash, bool> heard_;
   std::vector<storage::StorageCommand> pending_;
-  std::map<kv::BlockHash, std::string> disk_;
+  std::map<kv::BlockHash, std::string> disk_, host_;
+  std::set<kv::BlockHash> heard_in_host_;
+  storage::TierSet tiers_ = storage::TierSet::Of(storage::StoreTier::kDisk);
+  absl::Duration host_load_time_ = absl::Microseconds(1);
   absl::Duration load_time_ = absl::Microseconds(10), save_time_ = absl::Microseconds(20);
   absl::Duration step_time_ = absl::Milliseconds(5);
   int crowds_ = 0;

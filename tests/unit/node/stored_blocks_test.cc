@@ -35,11 +35,11 @@ TEST_F(StoredBlocksTest, TheNextProcessReadsWhatThisOneStored) {
   for (const auto& [hash, bytes] : disk_) contents.push_back(hash);
   MakeWith(contents);
   events_.clear();
-  EXPECT_EQ(resources_->BlocksOnDiskOnly(), contents);
+  EXPECT_EQ(OnDiskOnly(), contents);
   EXPECT_EQ(core_->load().blocks_stored(), 4);
   EXPECT_EQ(Serve("b", 1, 4), first);
   EXPECT_EQ(SourcesOf("b").cached(), 4 * kBlockTokens);
-  EXPECT_THAT(resources_->BlocksOnDiskOnly(), IsEmpty());
+  EXPECT_THAT(OnDiskOnly(), IsEmpty());
 }
 
 TEST_F(StoredBlocksTest, OnlyWhatMemoryLacksIsRead) {
@@ -164,8 +164,7 @@ TEST_F(StoredBlocksTest, AFullDiskEndsSavesForAWhile) {
   Start(Prompt("a", 1, 4));
   ASSERT_THAT(pending_, SizeIs(4));
   for (const storage::StorageCommand& command : std::exchange(pending_, {}))
-    Answer(storage::BlockSaved{.block = std::get<storage::SaveBlock>(command).block,
-                               .status = absl::ResourceExhaustedError("full")});
+    Answer(Refused(command, absl::ResourceExhaustedError("full")));
   EXPECT_EQ(resources_->counters().saves_failed(), 4);
   EXPECT_THAT(Serve("b", 2, 3), SizeIs(3));
   EXPECT_THAT(pending_, IsEmpty());
@@ -181,12 +180,12 @@ TEST_F(StoredBlocksTest, WhatMadeRoomIsHeardOfNoMore) {
   Serve("a", 1, 4);
   Crowd();
   ASSERT_GE(HeardOnDisk(), 4);
-  const kv::BlockHash gone = resources_->BlocksOnDiskOnly().front();
+  const kv::BlockHash gone = OnDiskOnly().front();
   Start(Prompt("b", 2, 3));
   ASSERT_FALSE(pending_.empty());
   const auto save = std::get<storage::SaveBlock>(pending_[0]);
   pending_.erase(pending_.begin());
-  Answer(storage::BlockSaved{.block = save.block, .status = absl::OkStatus(), .removed = {gone}});
+  Answer(storage::BlockSaved{.block = save.block, .tiers = tiers_, .changed = {{gone, {}}}});
   EXPECT_FALSE(heard_.contains(gone));
   ServeAll();
 }
@@ -257,14 +256,15 @@ TEST_F(StoredBlocksTest, ADiskThatWasSlowIsTriedAgainOnceAfterAWhile) {
 
 TEST_F(StoredBlocksTest, WhatReadsAndWritesCostIsReported) {
   ASSERT_TRUE(resources_->storage_profile().has_value());
-  EXPECT_EQ(resources_->storage_profile()->read.samples, 0);
+  EXPECT_EQ(resources_->storage_profile()->disk->read.samples, 0);
+  EXPECT_FALSE(resources_->storage_profile()->host.has_value());
   const double block_bytes = static_cast<double>(engine_->spec().layout.block_bytes());
   save_time_ = absl::Microseconds(200);
   load_time_ = absl::Milliseconds(3);
   Serve("a", 1, 4);
   Crowd();
   Serve("b", 1, 4);
-  const cost::StorageProfile profile = *resources_->storage_profile();
+  const cost::TierProfile profile = *resources_->storage_profile()->disk;
   EXPECT_EQ(profile.write.samples, resources_->counters().blocks_saved());
   EXPECT_NEAR(profile.write.PredictUs(block_bytes), 200, 1);
   EXPECT_NEAR(profile.write.bytes_per_second, block_bytes / 200e-6, block_bytes) << "all equal";
@@ -309,8 +309,7 @@ TEST_F(StoredBlocksTest, PeersFetchWhatLiesOnDisk) {
   SetBytes(blocks[0].second, disk_.at(hashes[0]));
   core_->OnStorage(storage::BlocksLoaded{.load = std::get<storage::LoadBlocks>(load).load,
                                          .loaded = 1,
-                                         .bytes = 1,
-                                         .time = load_time_},
+                                         .read = {.disk = {1, load_time_}}},
                    now_);
   actions = resources_->TakeActions();
   ASSERT_THAT(actions.transfer, SizeIs(3));

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "router/placement/stored_tokens.h"
 #include "tests/unit/router/cost_placement_fixture.h"
 
 namespace tandem::router {
@@ -161,7 +162,7 @@ TEST_F(CostPlacementTest, ReportedDiskRatesCountAndLiesAboutThemAreBounded) {
   load.set_blocks_stored(20);
   fleet_.OnLoad(disk, load);
   const auto read_ms = [&](const cost::CopyProfile& read) {
-    fleet_.OnStorageCost(disk, {.read = read});
+    fleet_.OnStorageCost(disk, {.disk = cost::TierProfile{.read = read}});
     EXPECT_EQ(Place(100), std::nullopt);
     return Shown("p0", "read");
   };
@@ -174,6 +175,47 @@ TEST_F(CostPlacementTest, ReportedDiskRatesCountAndLiesAboutThemAreBounded) {
   // A disk that costs nothing, or is faster than memory.
   EXPECT_NEAR(read_ms({.samples = 9}), 0.16, 1e-6);
   EXPECT_NEAR(read_ms({.bytes_per_second = 1e18, .samples = 9}), 0.16, 1e-6);
+}
+
+TEST_F(CostPlacementTest, EachTiersTokensCountAtItsRate) {
+  Decode(0);
+  Node& node = Prefill(0);
+  node.kv_bytes_per_token = 1e6;
+  const auto hashes = HashesOf(Tokens(100));
+  const int blocks = 80 / kBlockTokens;
+  v1::NodeLoad load = node.load;
+  load.set_blocks_stored(blocks);
+  fleet_.OnLoad(node, load);
+  const auto profile = [](double bytes_per_second) {
+    return cost::TierProfile{.read = {.bytes_per_second = bytes_per_second, .samples = 9}};
+  };
+  fleet_.OnStorageCost(node, {.host = profile(8e9), .disk = profile(2e9)});
+  // 8 tokens a millisecond from host memory and 2 from disk, whichever of them comes first.
+  for (const bool disk_first : {true, false}) {
+    for (int changes = 0; changes <= blocks; ++changes) {
+      const auto held = absl::MakeConstSpan(hashes).first(static_cast<size_t>(blocks));
+      const auto split = static_cast<size_t>(changes);
+      index_.Store(node.slot, held.first(split), disk_first ? Tier::kDisk : Tier::kHost);
+      index_.Store(node.slot, held.subspan(split), disk_first ? Tier::kHost : Tier::kDisk);
+      const int on_disk = kBlockTokens * (disk_first ? changes : blocks - changes);
+      const ReadTokens stored = StoredTokens(index_, node, 80, hashes);
+      ASSERT_EQ(stored.disk, on_disk) << changes;
+      ASSERT_EQ(stored.host, 80 - on_disk) << changes;
+      ASSERT_EQ(Place(100), std::nullopt);
+      EXPECT_NEAR(Shown("p0", "read"), (80 - on_disk) / 8.0 + on_disk / 2.0, 1e-6);
+      EXPECT_NEAR(Shown("p0", "read host"), (80 - on_disk) / 8.0, 1e-6);
+    }
+  }
+}
+
+TEST_F(CostPlacementTest, APartOfWhatIsStoredIsOfEachTierInProportion) {
+  const ReadTokens stored = {.host = 60, .disk = 20};
+  EXPECT_EQ(stored.Part(100).host, 60);
+  EXPECT_EQ(stored.Part(100).disk, 20);
+  EXPECT_EQ(stored.Part(40).host, 30);
+  EXPECT_EQ(stored.Part(40).disk, 10);
+  EXPECT_EQ(stored.Part(-1).total(), 0);
+  EXPECT_EQ(ReadTokens{}.Part(0).total(), 0);
 }
 
 TEST_F(CostPlacementTest, ANodesLargestBatchDecidesHowOftenAStepsFixedPartCounts) {
@@ -194,22 +236,22 @@ TEST_F(CostPlacementTest, AFetchTakesItsMessagesItsHoldersStepAndTheWire) {
   Node& decode = Decode(0);
   Node& prefill = Prefill(0);
   Measure(decode, prefill, 2);
-  const FetchTimes idle = fleet_.Fetching(decode, prefill, 20, 80, 0);
+  const FetchTimes idle = fleet_.Fetching(decode, prefill, 20, 80, {});
   EXPECT_NEAR(idle.saved_us, 80 * kRowUs, 1) << "without the fixed part of a step";
   EXPECT_NEAR(idle.fetch_us, 1000 + 80 * 1000 / 2.0, 1000);
   EXPECT_TRUE(idle.pays());
   // The holder waits for prompts, and a message does not wait.
   for (int i = 0; i < 10; ++i) fleet_.DecodePlaced(decode.key, 0);
-  EXPECT_NEAR(fleet_.Fetching(decode, prefill, 20, 80, 0).fetch_us, idle.fetch_us, 1);
+  EXPECT_NEAR(fleet_.Fetching(decode, prefill, 20, 80, {}).fetch_us, idle.fetch_us, 1);
   // The holder runs steps: a message waits for half of one.
   decode.load.set_sequences_running(10);
-  const FetchTimes busy = fleet_.Fetching(decode, prefill, 20, 80, 0);
+  const FetchTimes busy = fleet_.Fetching(decode, prefill, 20, 80, {});
   EXPECT_NEAR(busy.fetch_us - idle.fetch_us, (500 + 10 * 100) / 2.0, 1);
   // One block of a fast node is not worth the messages.
   cost::StepProfile fast = Profile();
   fast.prompt_row_us = 10;
   fleet_.OnStepCost(prefill, fast);
-  EXPECT_FALSE(fleet_.Fetching(decode, prefill, 20, kBlockTokens, 0).pays());
+  EXPECT_FALSE(fleet_.Fetching(decode, prefill, 20, kBlockTokens, {}).pays());
 }
 
 TEST_F(CostPlacementTest, AFetchFromAHoldersDiskCostsItsReading) {
@@ -222,11 +264,13 @@ TEST_F(CostPlacementTest, AFetchFromAHoldersDiskCostsItsReading) {
   const int64_t on_disk = 80 - 5 * kBlockTokens;
   const auto fetch_ms = [&](double disk_bytes_per_second) {
     fleet_.OnStorageCost(
-        disk, {.read = {.fixed_us = 500, .bytes_per_second = disk_bytes_per_second, .samples = 9}});
+        disk,
+        {.disk = cost::TierProfile{
+             .read = {.fixed_us = 500, .bytes_per_second = disk_bytes_per_second, .samples = 9}}});
     EXPECT_EQ(Place(100), std::nullopt);
     return Shown("p0", "fetch");
   };
-  const double wire_ms = fleet_.Fetching(disk, prefill, 0, 80, 0).fetch_us / 1e3;
+  const double wire_ms = fleet_.Fetching(disk, prefill, 0, 80, {}).fetch_us / 1e3;
   // A token has 1000 bytes, and computing it takes a millisecond.
   EXPECT_NEAR(fetch_ms(1e7), wire_ms + 0.5 + static_cast<double>(on_disk) / 10, 1e-6);
   EXPECT_EQ(fetch_ms(0.5e6), 0) << "it is computed";
@@ -234,7 +278,7 @@ TEST_F(CostPlacementTest, AFetchFromAHoldersDiskCostsItsReading) {
   Node& memory = Decode(1);
   Measure(memory, prefill, 1e3);
   index_.Store(memory.slot, held);
-  EXPECT_NEAR(fetch_ms(0.5e6), fleet_.Fetching(memory, prefill, 0, 80, 0).fetch_us / 1e3, 1e-6);
+  EXPECT_NEAR(fetch_ms(0.5e6), fleet_.Fetching(memory, prefill, 0, 80, {}).fetch_us / 1e3, 1e-6);
 }
 
 TEST_F(CostPlacementTest, ACostModelFedNonsenseIsNotUsed) {

@@ -1,5 +1,5 @@
 // Goal: a prompt's beginning that another node has in its storage is fetched from there only where
-// reading it takes less time than computing it.
+// reading it, each tier's blocks at that tier's rate, takes less time than computing it.
 #include "tests/unit/router/request_fixture.h"
 
 namespace tandem::router {
@@ -8,6 +8,7 @@ namespace {
 constexpr int kPrompt = 100;
 constexpr double kRowUs = 1000;  // of a prompt
 constexpr int64_t kBytesOfToken = 1000;
+constexpr double kSlow = kBytesOfToken * 1e6 / kRowUs / 2;  // a token takes twice its computation
 
 class DiskHolderTest : public ::testing::Test {
  protected:
@@ -32,19 +33,23 @@ class DiskHolderTest : public ::testing::Test {
     message.mutable_step_cost()->set_samples(100);
     h_.SayMessage(key, message);
   }
-  // d0 says that its storage has the prompt's blocks, and how fast it reads.
-  void StoreOnDisk(double bytes_per_second) {
+  // d0 says that its storage has the prompt's blocks in this tier, and how fast the disk reads.
+  void Store(Tier tier, double bytes_per_second) {
     const std::vector<kv::BlockHash> hashes = HashesOf(Tokens(kPrompt));
     v1::NodeMessage message;
     v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
     stored.set_hashes(kv::PackHashes(hashes));
     stored.set_on_disk(true);
+    stored.set_in_host_memory(tier == Tier::kHost);
     *message.mutable_load() = h_.core().fleet().Find(NodeKey(kD0))->load;
     message.mutable_load()->set_blocks_stored(static_cast<int64_t>(hashes.size()));
     v1::CopyCost& read = *message.mutable_storage_cost()->mutable_read();
     read.set_fixed_us(500);
     read.set_bytes_per_second(bytes_per_second);
     read.set_samples(9);
+    v1::CopyCost& host = *message.mutable_storage_cost()->mutable_host_read();
+    host.set_bytes_per_second(1e9);
+    host.set_samples(9);
     h_.SayMessage(kD0, message);
   }
   // The blocks that p0 is to fetch for a request.
@@ -58,12 +63,23 @@ class DiskHolderTest : public ::testing::Test {
 };
 
 TEST_F(DiskHolderTest, AQuickDiskIsRead) {
-  StoreOnDisk(1e9);
+  Store(Tier::kDisk, 1e9);
   EXPECT_EQ(Fetched(), (kPrompt - 1) / kBlockTokens);
 }
 
 TEST_F(DiskHolderTest, ASlowDiskIsNot) {
-  StoreOnDisk(kBytesOfToken * 1e6 / kRowUs / 2);  // a token takes twice as long as computing it
+  Store(Tier::kDisk, kSlow);
+  EXPECT_EQ(Fetched(), 0);
+}
+
+TEST_F(DiskHolderTest, HostMemoryAboveASlowDiskIs) {
+  Store(Tier::kHost, kSlow);
+  EXPECT_EQ(Fetched(), (kPrompt - 1) / kBlockTokens);
+}
+
+TEST_F(DiskHolderTest, WhatHostMemoryLostAndTheDiskHasIsPricedAsTheDisk) {
+  Store(Tier::kHost, kSlow);
+  Store(Tier::kDisk, kSlow);
   EXPECT_EQ(Fetched(), 0);
 }
 

@@ -67,15 +67,16 @@ TEST_F(FadedPricesTest, AnUnusedLinksPriceFadesTowardsAllLinks) {
 
 TEST_F(FadedPricesTest, AnUnusedDisksPriceFadesTowardsTheAssumedOne) {
   Node& disk = Prefill(0);
-  const cost::StorageProfile dear = {.read = {.bytes_per_second = 1e3, .samples = 9}};
-  const double assumed = disk.ReadUs(80, fleet_.now());
+  const cost::StorageProfile dear = {
+      .disk = cost::TierProfile{.read = {.bytes_per_second = 1e3, .samples = 9}}};
+  const double assumed = disk.ReadUs({.disk = 80}, fleet_.now());
   fleet_.OnStorageCost(disk, dear);
-  const double measured = disk.ReadUs(80, fleet_.now() + cost::kPriceTrusted);
+  const double measured = disk.ReadUs({.disk = 80}, fleet_.now() + cost::kPriceTrusted);
   EXPECT_GT(measured, 100 * assumed);
-  EXPECT_NEAR(disk.ReadUs(80, fleet_.now() + absl::Minutes(20)), assumed, 0.01 * assumed);
+  EXPECT_NEAR(disk.ReadUs({.disk = 80}, fleet_.now() + absl::Minutes(20)), assumed, 0.01 * assumed);
   fleet_.SetNow(fleet_.now() + absl::Minutes(20));
   fleet_.OnStorageCost(disk, dear);  // without new samples
-  EXPECT_NEAR(disk.ReadUs(80, fleet_.now()), assumed, 0.01 * assumed);
+  EXPECT_NEAR(disk.ReadUs({.disk = 80}, fleet_.now()), assumed, 0.01 * assumed);
 }
 
 }  // namespace

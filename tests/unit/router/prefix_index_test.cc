@@ -196,8 +196,9 @@ class History {
     if (!closed) count = 1 + random_->Below(count);
     const auto span = absl::MakeConstSpan(chain).subspan(from, count);
     if (stores) {
-      index_.Store(slot, span);
-      held.insert(span.begin(), span.end());
+      const Tier tier = kTiers[random_->Below(std::size(kTiers))];
+      index_.Store(slot, span, tier);
+      for (const auto& hash : span) held[hash] = tier;
       return static_cast<int64_t>(span.size());
     }
     // Where the chain branches off, the blocks behind it belong to others too.
@@ -228,9 +229,14 @@ class History {
     }
   }
 
+  // And that each block has the tier that was told last.
   void CheckCount() {
     size_t entries = 0;
-    for (const auto& held : held_) entries += held.size();
+    for (size_t slot = 0; slot < held_.size(); ++slot) {
+      entries += held_[slot].size();
+      for (const auto& [hash, tier] : held_[slot])
+        ASSERT_EQ(index_.TierOn(static_cast<NodeSlot>(slot), hash), tier) << "slot " << slot;
+    }
     ASSERT_EQ(index_.entries(), static_cast<int64_t>(entries));
   }
 
@@ -260,7 +266,8 @@ class History {
   std::unique_ptr<Random> random_;
   PrefixIndex index_;
   std::vector<std::vector<kv::BlockHash>> chains_;
-  std::vector<std::set<kv::BlockHash>> held_;
+  static constexpr Tier kTiers[] = {Tier::kDevice, Tier::kHost, Tier::kDisk};
+  std::vector<std::map<kv::BlockHash, Tier>> held_;
 };
 
 // 2^20 block events; TANDEM_INDEX_EVENTS=10000000 for a longer run.

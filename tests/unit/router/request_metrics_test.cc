@@ -109,9 +109,27 @@ TEST(RequestMetrics, ShowsPredictedAndMeasuredStepTimes) {
   cost.set_actual_us(2.5e6);
   cost.set_median_relative_error(0.25);
   status.mutable_nodes(1)->mutable_storage_cost()->mutable_read()->set_bytes_per_second(5e8);
+  status.mutable_nodes(1)->mutable_storage_cost()->mutable_host_read()->set_bytes_per_second(4e9);
+  status.mutable_nodes(1)->mutable_load()->set_blocks_in_host_memory(3);
+  status.mutable_nodes(1)->mutable_load()->set_blocks_on_disk(8);
+  v1::NodeCounters& counters = *status.mutable_nodes(1)->mutable_counters();
+  counters.mutable_host_memory()->set_blocks_read(5);
+  counters.mutable_host_memory()->set_bytes_read(5000);
+  counters.mutable_disk()->set_blocks_read(2);
   const std::string text = RequestMetrics("m").Text(status, {});
   EXPECT_THAT(text, HasSubstr("tandem_node_storage_bytes_per_second{node=\"d0\",role=\"decode\","
-                              "direction=\"read\"} 500000000\n"));
+                              "tier=\"disk\",direction=\"read\"} 500000000\n"));
+  const auto of_tier = [](const char* name, const char* tier, const char* value) {
+    return absl::StrCat("tandem_node_", name, "{node=\"d0\",role=\"decode\",tier=\"", tier, "\"",
+                        value, "\n");
+  };
+  EXPECT_THAT(text, HasSubstr(of_tier("storage_bytes_per_second", "host",
+                                      ",direction=\"read\"} 4000000000")));
+  EXPECT_THAT(text, HasSubstr(of_tier("tier_blocks", "host", "} 3")));
+  EXPECT_THAT(text, HasSubstr(of_tier("tier_blocks", "disk", "} 8")));
+  EXPECT_THAT(text, HasSubstr(of_tier("tier_hits_total", "host", "} 5")));
+  EXPECT_THAT(text, HasSubstr(of_tier("tier_hits_total", "disk", "} 2")));
+  EXPECT_THAT(text, HasSubstr(of_tier("tier_read_bytes_total", "host", "} 5000")));
   EXPECT_THAT(text, Not(HasSubstr("tandem_node_storage_bytes_per_second{node=\"new\"")));
   const auto line = [](const char* name, const char* value) {
     return absl::StrCat(name, "{node=\"d0\",role=\"decode\"} ", value, "\n");

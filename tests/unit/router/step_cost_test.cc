@@ -52,6 +52,13 @@ TEST(StorageCost, ItShowsInStatusAndAnImpossibleOneEndsTheStream) {
   EXPECT_EQ(node().storage_cost().read().bytes_per_second(), 2e9);
   EXPECT_EQ(node().storage_cost().read().samples(), 7);
   EXPECT_EQ(node().storage_cost().write().fixed_us(), 30);
+  EXPECT_FALSE(node().storage_cost().has_host_read());
+  cost.set_in_memory(false);
+  cost.mutable_host_read()->set_bytes_per_second(9e9);
+  h.SayMessage(1, message);
+  EXPECT_FALSE(node().storage_cost().in_memory());
+  EXPECT_EQ(node().storage_cost().read().bytes_per_second(), 2e9);
+  EXPECT_EQ(node().storage_cost().host_read().bytes_per_second(), 9e9);
   cost.mutable_write()->set_bytes_per_second(std::numeric_limits<double>::infinity());
   h.SayMessage(1, message);
   ASSERT_EQ(h.disconnects().size(), 1u);

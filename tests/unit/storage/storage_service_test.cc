@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/bounded_queue.h"
+#include "common/storage/block_file.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::storage {
@@ -33,7 +34,7 @@ class StorageServiceTest : public ::testing::Test {
         BlockFile::Open(
             {.path = "", .contents = "model a", .block_bytes = 2 * 640, .bytes_max = 1 << 20}));
     service_ = std::make_unique<StorageService>(
-        std::move(file), *arena_,
+        std::make_unique<BlockTiers>(std::move(file), nullptr, RealClock()), *arena_,
         [this](absl::Span<const BlockId> blocks) {
           brought_.assign(blocks.begin(), blocks.end());
           EXPECT_EQ(events_.size(), size_t{0}) << "the event came first";
@@ -52,11 +53,15 @@ TEST_F(StorageServiceTest, BringsWhatItReadBeforeItSaysSo) {
   for (int layer = 0; layer < 2; ++layer)
     std::memset(arena_->Block(layer, BlockId(1)).data(), 7 + layer, 640);
   service_->Submit(SaveBlock{{Hash(1), BlockId(1)}});
-  EXPECT_OK(std::get<BlockSaved>(Next()).status);
+  EXPECT_OK(std::get<BlockSaved>(Next()).status.host);
   service_->Submit(LoadBlocks{LoadId(1), {{Hash(1), BlockId(5)}, {Hash(2), BlockId(6)}}});
   const BlocksLoaded loaded = std::get<BlocksLoaded>(Next());
   EXPECT_EQ(loaded.loaded, 1);
-  EXPECT_THAT(loaded.removed, ElementsAre(Hash(2)));
+  EXPECT_EQ(loaded.damaged, 1);
+  ASSERT_EQ(loaded.changed.size(), size_t{1});
+  EXPECT_EQ(loaded.changed[0].hash, Hash(2));
+  EXPECT_TRUE(loaded.changed[0].tiers.empty());
+  EXPECT_EQ(loaded.read.host.bytes, 2 * 640);
   EXPECT_THAT(brought_, ElementsAre(BlockId(5)));
   EXPECT_TRUE(arena_->TakeArrived(BlockId(5)));
   EXPECT_FALSE(arena_->TakeArrived(BlockId(6)));

@@ -1,0 +1,58 @@
+#include "sim/sim_storage.h"
+
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tandem::sim {
+
+SimStorage::SimStorage(std::unique_ptr<SimDisk> host, std::unique_ptr<SimDisk> disk, Random& random)
+    : random_(random),
+      host_(host.get()),
+      disk_(disk.get()),
+      tiers_(std::make_unique<storage::BlockTiers>(std::move(host), std::move(disk), clock_)) {}
+
+std::unique_ptr<SimStorage> SimStorage::Create(const Topology& topology, Random& random) {
+  if (topology.host_blocks == 0 && topology.disk_blocks == 0) return nullptr;
+  const auto tier = [&](int64_t blocks) -> std::unique_ptr<SimDisk> {
+    if (blocks == 0) return nullptr;
+    return std::make_unique<SimDisk>(blocks, topology.disk_fails, random);
+  };
+  return std::unique_ptr<SimStorage>(
+      new SimStorage(tier(topology.host_blocks), tier(topology.disk_blocks), random));
+}
+
+std::optional<storage::StorageEvent> SimStorage::Handle(const storage::StorageCommand& command,
+                                                        kv::BlockArena& arena,
+                                                        absl::Duration time) {
+  const auto take_time = [time](storage::PerTier<storage::Copied>& copied) {
+    if (copied.host.bytes > 0) copied.host.time = time / 10;
+    if (copied.disk.bytes > 0) copied.disk.time = time;
+  };
+  if (const auto* save = std::get_if<storage::SaveBlock>(&command)) {
+    storage::BlockSaved saved = tiers_->Save(*save, arena);
+    take_time(saved.written);
+    return saved;
+  }
+  if (const auto* load = std::get_if<storage::LoadBlocks>(&command)) {
+    std::vector<BlockId> arrived;
+    storage::BlocksLoaded loaded = tiers_->Load(*load, arena, arrived);
+    // Simulated engines read the arena itself.
+    for (const BlockId block : arrived) arena.TakeArrived(block);
+    take_time(loaded.read);
+    return loaded;
+  }
+  tiers_->Forget(std::get<storage::ForgetBlock>(command));
+  return std::nullopt;
+}
+
+bool SimStorage::Damage() {
+  const bool in_host = host_ != nullptr && (disk_ == nullptr || random_.Below(2) == 0);
+  return (in_host ? host_ : disk_)->Damage();
+}
+
+void SimStorage::OnCrash() {
+  if (host_ != nullptr) host_->Clear();
+}
+
+}  // namespace tandem::sim
