@@ -390,7 +390,7 @@ TEST_F(LargeLoansTest, ALoanLeavesAsFastAsAStepCanBear) {
   ASSERT_TRUE(first.has_value());
   const node::NodeActions granted = Send(Granted(*first, 0));
   const auto id = std::get<transfer::OpenExport>(granted.transfer[0]).export_id;
-  const int64_t bytes = 2 * core_->resources().scheduler().spec().layout.block_bytes();
+  const int64_t bytes = 2 * engine_->spec().layout.block_bytes();
   Send(transfer::ExportDone{
       .export_id = id, .bytes_sent = bytes, .work_time = absl::Microseconds(30)});
   const auto second = lend_planned(8);
