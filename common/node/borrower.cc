@@ -227,7 +227,6 @@ int32_t Borrower::BlocksBeforeStep() const {
   for (const auto& [id, loan] : loans_)
     if (loan.state == State::kSending && SharesSteps(loan))
       unsent += static_cast<int64_t>(loan.pinned.size()) - loan.pushed;
-  if (unsent == 0) return MovingPace::kBlocksMax;
   return pace_.BlocksBeforeStep(scheduler_.meter().PredictLastUs(),
                                 scheduler_.spec().layout.block_bytes(),
                                 {.unsent = unsent,

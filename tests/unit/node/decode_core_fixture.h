@@ -114,7 +114,9 @@ class DecodeCoreTest : public ::testing::Test {
   node::NodeActions Step() {
     const auto slices = core_->PlanStep(now_);
     if (slices.empty()) return resources_->TakeActions();
-    core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
+    const auto sampled = engine_->Step(slices, [](int) {});
+    now_ += step_time_;
+    core_->OnStepDone(sampled, now_);
     return resources_->TakeActions();
   }
   static absl::Status Refusal(const node::NodeActions& actions) {
@@ -131,6 +133,7 @@ class DecodeCoreTest : public ::testing::Test {
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<node::NodeResources> resources_;
   std::unique_ptr<DecodeCore> core_;
+  absl::Duration step_time_;  // that Step takes
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
 
