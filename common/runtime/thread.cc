@@ -1,6 +1,7 @@
 #include "common/runtime/thread.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #include <utility>
 
@@ -20,6 +21,12 @@ Thread& Thread::operator=(Thread&& other) noexcept {
 
 void Thread::Join() {
   if (thread_.joinable()) thread_.join();
+}
+
+absl::Duration ThreadProcessorTime() {
+  timespec time = {};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
 }
 
 }  // namespace tandem

@@ -1,11 +1,13 @@
 // A named thread that its owner joins: production code starts threads only through this class.
-// Thread safety: the owner alone calls Join and the destructor.
+// Thread safety: the owner alone calls Join and the destructor; any thread calls
+// ThreadProcessorTime.
 #pragma once
 
 #include <string>
 #include <thread>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
 
 namespace tandem {
 
@@ -24,5 +26,8 @@ class Thread {
  private:
   std::thread thread_;
 };
+
+// The processor time that the calling thread has taken since it began. A system call.
+absl::Duration ThreadProcessorTime();
 
 }  // namespace tandem

@@ -13,6 +13,7 @@
 #include "common/base/bounded_queue.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/polite_spin.h"
+#include "common/runtime/thread.h"
 
 namespace tandem::transfer {
 namespace {
@@ -67,10 +68,11 @@ class TransferServiceImpl final : public TransferService {
     absl::Time idle_since = RealClock().Now();
     while (!stopping_.load()) {
       const absl::Time now = RealClock().Now();
-      if (Step(now)) {
+      const absl::Duration before = ThreadProcessorTime();
+      if (Step(now, before)) {
         // The step may have taken longer than a spin: what it did was not waiting.
         idle_since = RealClock().Now();
-        work_ += idle_since - now;
+        work_ += ThreadProcessorTime() - before;
         continue;
       }
       if (now - idle_since < options_.spin) continue;
@@ -86,7 +88,8 @@ class TransferServiceImpl final : public TransferService {
     }
   }
 
-  bool Step(absl::Time now) {
+  // `before`: the thread's processor time until now.
+  bool Step(absl::Time now, absl::Duration before) {
     bool moved = false;
     for (const TransferCommand& command : commands_.PopAll(absl::ZeroDuration())) {
       endpoint_->Handle(command, now);
@@ -97,7 +100,7 @@ class TransferServiceImpl final : public TransferService {
     moved = transport_->Progress() || moved;
     for (TransferEvent& event : endpoint_->TakeEvents()) {
       if (auto* done = std::get_if<ExportDone>(&event))
-        done->work_time = WorkOf(done->bytes_sent, work_ + (RealClock().Now() - now));
+        done->work_time = WorkOf(done->bytes_sent, work_ + ThreadProcessorTime() - before);
       sink_(std::move(event));
       moved = true;
     }
@@ -130,7 +133,7 @@ class TransferServiceImpl final : public TransferService {
   std::unique_ptr<KvTransferEndpoint> endpoint_;
   EventSink sink_;
   bool counters_stale_ = true;
-  absl::Duration work_;  // of the steps in which something moved
+  absl::Duration work_;  // processor time of the steps in which something moved
   // When the last export ended: the work, and the bytes that were sent and received.
   absl::Duration work_before_;
   int64_t moved_before_ = 0;
