@@ -148,8 +148,8 @@ struct ExportDone {
   int64_t bytes_sent = 0;
   absl::Duration transfer_time;  // first push to acknowledged
   // What sending these bytes took the transfer thread, in processor time and without its waits:
-  // their part of its work since the export before ended, by bytes. TransferService sets it; 0 = not
-  // known.
+  // their part of its work since the export before ended, by bytes. TransferService sets it; 0 =
+  // not known.
   absl::Duration work_time;
 };
 // Exactly one of ExportDone and ExportFailed ends an export; no send is in flight then.
