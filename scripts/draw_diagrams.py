@@ -94,6 +94,60 @@ class Picture:
         return "\n".join(lines) + "\n</svg>\n"
 
 
+def bars(p, left, top, width, height, names, groups, most, unit, rows):
+    """A chart of bars: `groups` is a list of (label, one value for each of `names`), from 0 to
+    `most` with a line for each of `rows`. `names`: (name, class) of the bars of a group."""
+    bottom = top + height
+    for row in rows:
+        y = bottom - height * row / most
+        p.line([(left, y), (left + width, y)], "plain")
+        p.text(left - 8, y + 4, f"{row:g}", "end")
+    p.text(left - 8, top - 14, unit, "start")
+    step = width / len(groups)
+    wide = min(40, step * 0.8 / len(names))
+    for number, (label, values) in enumerate(groups):
+        middle = left + step * (number + 0.5)
+        for index, ((_, kind), value) in enumerate(zip(names, values)):
+            x = middle + (index - len(names) / 2) * wide
+            tall = height * value / most
+            p.parts.append(f'<rect x="{x + 1:g}" y="{bottom - tall:g}" width="{wide - 2:g}" '
+                           f'height="{tall:g}" class="{kind}"/>')
+            p.text(x + wide / 2, bottom - tall - 5, f"{value:g}", size=11)
+        for line, text in enumerate(label.split("\n")):
+            p.text(middle, bottom + 18 + 16 * line, text)
+    x = left + width
+    for name, kind in reversed(names if len(names) > 1 else []):
+        p.text(x, top - 14, name, "end")
+        x -= 8 * len(name) + 20
+        p.parts.append(f'<rect x="{x:g}" y="{top - 25:g}" width="12" height="12" class="{kind}"/>')
+        x -= 16
+
+
+def lending_contexts():
+    p = Picture("lending_contexts", 760, 300, "The longest prompt, by nodes that lend",
+                "Measured with real processes and the hash engine, in pools of one node. "
+                "1 node: 0.94. 2 nodes: 1.5. 4 nodes: 2.62. 5 nodes: 3.2. In the simulator, "
+                "32 nodes hold a sequence of 19 pools.")
+    bars(p, 60, 50, 660, 190, [("pools", "decode")],
+         [("1 node", [0.94]), ("2 nodes", [1.5]), ("4 nodes", [2.62]), ("5 nodes", [3.2]),
+          ("32 nodes\n(simulator)", [19])], 20, "pools of one node", (0, 5, 10, 15, 20))
+    return p
+
+
+def lending_mixes():
+    p = Picture("lending_mixes", 760, 330, "Tokens a second of mixes of long and short requests",
+                "Four nodes in virtual time; 0 to 4 of them hold one long request each; many short "
+                "ones of 2 blocks come. Without lending, with planned loans, and a model of "
+                "migration that costs nothing: 1401, 1401, 1513; 1129, 1348, 1218; 858, 1159, 923; "
+                "541, 1076, 686; 382, 382, 365.")
+    bars(p, 60, 50, 660, 210,
+         [("no lending", "box"), ("lending", "decode"), ("migration (model)", "prefill")],
+         [("0 nodes with\na long request", [1401, 1401, 1513]), ("1", [1129, 1348, 1218]),
+          ("2", [858, 1159, 923]), ("3", [541, 1076, 686]), ("4", [382, 382, 365])],
+         1600, "tokens a second", (0, 400, 800, 1200, 1600))
+    return p
+
+
 def cluster():
     p = Picture("cluster", 920, 400, "A Tandem cluster",
                 "A client asks the router. The router reserves blocks on a decode node and sends the "
@@ -305,7 +359,8 @@ def kv_transfer():
     return p
 
 
-PICTURES = (cluster, router_sequence, decode_leg, prefill_leg, block_states, kv_transfer)
+PICTURES = (cluster, router_sequence, decode_leg, prefill_leg, block_states, kv_transfer,
+            lending_contexts, lending_mixes)
 
 
 def outputs():
