@@ -1,11 +1,14 @@
 // Goal: with a quarter of the KV memory that its requests need, a cluster still answers all of them
 // with the same tokens and log-probabilities, in each way of serving (static batches, interleaved,
-// disaggregated), whether preempted sequences are computed again or read back from swap space. No
-// request is overtaken without end: its age is bounded, counted in requests that came later and
-// ended earlier.
+// disaggregated), whether preempted sequences are computed again or read back, from host memory or
+// from host memory above a disk. No request is overtaken without end: its age is bounded, counted
+// in requests that came later and ended earlier.
+#include <stdlib.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <random>
 #include <thread>
 
@@ -25,6 +28,19 @@ constexpr int kBlockTokens = 16;
 constexpr int kBlocks = kClients;
 constexpr int kPromptMin = 8, kPromptMax = 14, kAnswerMin = 40, kAnswerMax = 56;
 
+// A folder that ends with its scope.
+class Folder {
+ public:
+  Folder() : path_(::testing::TempDir() + "/oversubscribed_XXXXXX") {
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 struct Mode {
   std::string name;
   std::vector<std::string> flags;
@@ -38,6 +54,15 @@ const std::vector<Mode>& Modes() {
       {"disaggregated", {"--prefill=1", "--decode=1", "--local-prefill-tokens=0"}},
   };
   return modes;
+}
+
+// Where preempted sequences are read back from. Above a disk host memory has room for a few blocks
+// of the hash engine, and for three of the real model.
+std::vector<Mode> Storages(const std::string& folder) {
+  return {{"", {}},
+          {" with host memory", {"--swap-space=64000000"}},
+          {" with host memory above a disk",
+           {"--swap-space=1200000", "--kv-disk=" + folder, "--kv-disk-bytes=64000000"}}};
 }
 
 std::vector<v1::GenerateRequest> RandomRequests(std::mt19937_64& random, int count,
@@ -132,10 +157,12 @@ void ExpectEqualAnswers(const std::vector<std::string>& engine, int count, int v
   EXPECT_EQ(AwaitTokens(*ample, tokens).preemptions(), 0);
   EXPECT_EQ(ample->Stop(), "exit code 0");
   for (const Mode& mode : Modes()) {
-    for (const bool swap : {false, true}) {
-      SCOPED_TRACE(absl::StrCat(mode.name, swap ? " with swap space" : ""));
+    const Folder folder;
+    for (const Mode& storage : Storages(folder.path())) {
+      const std::string name = mode.name + storage.name;
+      SCOPED_TRACE(name);
       std::vector<std::string> flags = mode.flags;
-      if (swap) flags.push_back("--swap-space=64000000");
+      flags.insert(flags.end(), storage.flags.begin(), storage.flags.end());
       ASSERT_OK_AND_ASSIGN(const auto cluster, start(flags, kBlocks));
       const Served served = ServeAll(*cluster, requests);
       for (size_t i = 0; i < requests.size(); ++i) {
@@ -145,10 +172,12 @@ void ExpectEqualAnswers(const std::vector<std::string>& engine, int count, int v
       }
       // A first token comes from the prefill node.
       const v1::NodeCounters counters = AwaitTokens(*cluster, tokens - count);
-      std::printf("%s%s: %ld preemptions, %ld blocks read back, overtaken %d times at most\n",
-                  mode.name.c_str(), swap ? " with swap space" : "",
-                  static_cast<long>(counters.preemptions()),
-                  static_cast<long>(counters.blocks_loaded()), served.overtaken_most);
+      std::printf(
+          "%s: %ld preemptions, %ld blocks read back from host memory, %ld from disk, overtaken %d "
+          "times at most\n",
+          name.c_str(), static_cast<long>(counters.preemptions()),
+          static_cast<long>(counters.host_memory().blocks_read()),
+          static_cast<long>(counters.disk().blocks_read()), served.overtaken_most);
       EXPECT_GT(counters.preemptions(), 0);
       overtaken_most = std::max(overtaken_most, served.overtaken_most);
       EXPECT_EQ(cluster->Stop(), "exit code 0");
