@@ -45,8 +45,10 @@ TANDEM_INLINE __m512i RoundLanes(const float* x) {
   return _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
 }
 
+// One class of the processor calls these two.
 // One token's K: pairs along head_dim go to lane token % 16 of the tile's rows.
-TANDEM_INLINE void WriteKeyPairs(const float* k, int32_t head_dim, int32_t token, Bf16* tile) {
+[[maybe_unused]] TANDEM_INLINE void WriteKeyPairs(const float* k, int32_t head_dim, int32_t token,
+                                                  Bf16* tile) {
   uint32_t* out = reinterpret_cast<uint32_t*>(tile) + token % 16;
   for (int32_t d = 0; d < head_dim; d += 16) {
     alignas(32) uint32_t pairs[8];
@@ -56,7 +58,8 @@ TANDEM_INLINE void WriteKeyPairs(const float* k, int32_t head_dim, int32_t token
 }
 
 // One token's V: its half of the dwords that hold a pair of tokens.
-TANDEM_INLINE void WriteValuePairs(const float* v, int32_t head_dim, int32_t token, Bf16* pair) {
+[[maybe_unused]] TANDEM_INLINE void WriteValuePairs(const float* v, int32_t head_dim, int32_t token,
+                                                    Bf16* pair) {
   const bool odd = token % 2 != 0;
   for (int32_t d = 0; d < head_dim; d += 16) {
     const __m512i rounded = RoundLanes(v + d);
