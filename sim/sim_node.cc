@@ -479,7 +479,7 @@ void SimNode::FromPlane() {
   for (transfer::TransferEvent& event : plane_->TakeEvents()) {
     // The blocks of a schedule are small. This makes one cost up to a tenth of a step.
     if (auto* done = std::get_if<transfer::ExportDone>(&event))
-      done->work_time = static_cast<double>(done->bytes_sent) * absl::Nanoseconds(200);
+      done->processor_time = static_cast<double>(done->bytes_sent) * absl::Nanoseconds(200);
     if (ownership_) ownership_->OnEmitted(event);
     Hop(from_plane_free_, [this, event = std::move(event)]() mutable {
       WhenIdle([this, event = std::move(event)] {

@@ -265,7 +265,7 @@ void Borrower::Handle(const transfer::ExportDone& event) {
   const auto found = by_export_.find(event.export_id);
   if (found == by_export_.end()) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
-  pace_.Observe(event.bytes_sent, event.work_time);
+  pace_.Observe(event.bytes_sent, event.processor_time);
   if (const auto it = loans_.find(found->second); it != loans_.end()) {
     Unpin(it->second);
     it->second.state = State::kReady;

@@ -14,13 +14,13 @@ int64_t BlocksToStayAhead(const MovingPace::Room& room) {
 
 }  // namespace
 
-void MovingPace::Observe(int64_t bytes, absl::Duration work) {
-  if (bytes > 0 && work > absl::ZeroDuration())
-    work_.Observe(bytes, absl::ToDoubleMicroseconds(work));
+void MovingPace::Observe(int64_t bytes, absl::Duration time) {
+  if (bytes > 0 && time > absl::ZeroDuration())
+    rate_.Observe(bytes, absl::ToDoubleMicroseconds(time));
 }
 
 double MovingPace::BlockUs(int64_t block_bytes) const {
-  const double us = work_.PredictUs(block_bytes);
+  const double us = rate_.PredictUs(block_bytes);
   return us > 0 ? us : static_cast<double>(block_bytes) / kFirstBytesPerUs;
 }
 

@@ -21,8 +21,9 @@ class MovingPace {
   // Before the first export has ended: between what TCP and mapped arenas were measured at.
   static constexpr double kFirstBytesPerUs = 4000;
 
-  // Sending `bytes` took the transfer thread `work`. Not counted if it is 0 or below.
-  void Observe(int64_t bytes, absl::Duration work);
+  // Sending `bytes` took `time` of the transfer thread's processor time. Not counted if it is 0 or
+  // below.
+  void Observe(int64_t bytes, absl::Duration time);
 
   // What is to be sent, and what room is left meanwhile.
   struct Room {
@@ -38,7 +39,7 @@ class MovingPace {
  private:
   double BlockUs(int64_t block_bytes) const;
 
-  cost::CopyRate work_;
+  cost::CopyRate rate_;
 };
 
 }  // namespace tandem::node

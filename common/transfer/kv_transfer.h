@@ -147,10 +147,9 @@ struct ExportDone {
   ExportId export_id;
   int64_t bytes_sent = 0;
   absl::Duration transfer_time;  // first push to acknowledged
-  // What sending these bytes took the transfer thread, in processor time and without its waits:
-  // their part of its work since the export before ended, by bytes. TransferService sets it; 0 =
-  // not known.
-  absl::Duration work_time;
+  // Of the transfer thread, for these bytes, its waits not included (export_share.h).
+  // TransferService sets it; 0 = not known.
+  absl::Duration processor_time;
 };
 // Exactly one of ExportDone and ExportFailed ends an export; no send is in flight then.
 struct ExportFailed {

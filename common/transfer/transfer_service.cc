@@ -14,6 +14,7 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/polite_spin.h"
 #include "common/runtime/thread.h"
+#include "common/transfer/export_share.h"
 
 namespace tandem::transfer {
 namespace {
@@ -72,7 +73,7 @@ class TransferServiceImpl final : public TransferService {
       if (Step(now, before)) {
         // The step may have taken longer than a spin: what it did was not waiting.
         idle_since = RealClock().Now();
-        work_ += ThreadProcessorTime() - before;
+        worked_ += ThreadProcessorTime() - before;
         continue;
       }
       if (now - idle_since < options_.spin) continue;
@@ -100,7 +101,8 @@ class TransferServiceImpl final : public TransferService {
     moved = transport_->Progress() || moved;
     for (TransferEvent& event : endpoint_->TakeEvents()) {
       if (auto* done = std::get_if<ExportDone>(&event))
-        done->work_time = WorkOf(done->bytes_sent, work_ + ThreadProcessorTime() - before);
+        done->processor_time =
+            shares_.Take(done->bytes_sent, MovedBytes(), worked_ + ThreadProcessorTime() - before);
       sink_(std::move(event));
       moved = true;
     }
@@ -116,14 +118,9 @@ class TransferServiceImpl final : public TransferService {
     return moved;
   }
 
-  // The part of the work that `bytes` took, which the export sent that ends now. `work`: in all.
-  absl::Duration WorkOf(int64_t bytes, absl::Duration work) {
+  int64_t MovedBytes() const {
     const TransferCounters counters = endpoint_->counters();
-    const int64_t moved = counters.bytes_sent + counters.bytes_received;
-    const int64_t since = moved - std::exchange(moved_before_, moved);
-    const absl::Duration took = work - std::exchange(work_before_, work);
-    return since <= 0 ? absl::ZeroDuration()
-                      : took * (static_cast<double>(bytes) / static_cast<double>(since));
+    return counters.bytes_sent + counters.bytes_received;
   }
 
   const TransferServiceOptions options_;
@@ -133,11 +130,9 @@ class TransferServiceImpl final : public TransferService {
   std::unique_ptr<KvTransferEndpoint> endpoint_;
   EventSink sink_;
   bool counters_stale_ = true;
-  absl::Duration work_;  // processor time of the steps in which something moved
-  // When the last export ended: the work, and the bytes that were sent and received.
-  absl::Duration work_before_;
-  int64_t moved_before_ = 0;
-  int64_t refused_ = 0;  // as last published
+  ExportShare shares_;
+  absl::Duration worked_;  // processor time of the steps in which something moved
+  int64_t refused_ = 0;    // as last published
   mutable absl::Mutex mutex_;
   TransferCounters counters_ ABSL_GUARDED_BY(mutex_);
   PoliteSpin spin_;  // the thread's

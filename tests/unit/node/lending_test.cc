@@ -392,7 +392,7 @@ TEST_F(LargeLoansTest, ALoanLeavesAsFastAsAStepCanBear) {
   const int64_t bytes = 2 * engine_->spec().layout.block_bytes();
   Send(Abort("measured"));
   Send(transfer::ExportDone{
-      .export_id = id, .bytes_sent = bytes, .work_time = absl::Microseconds(30)});
+      .export_id = id, .bytes_sent = bytes, .processor_time = absl::Microseconds(30)});
   begin("r");
   const auto second = lend_planned(8);
   ASSERT_TRUE(second.has_value());
