@@ -6,7 +6,8 @@
 
 namespace tandem::sim {
 
-SimStorage::SimStorage(std::unique_ptr<SimDisk> host, std::unique_ptr<SimDisk> disk, Random& random)
+SimStorage::SimStorage(std::unique_ptr<SimBlockStore> host, std::unique_ptr<SimBlockStore> disk,
+                       Random& random)
     : random_(random),
       host_(host.get()),
       disk_(disk.get()),
@@ -14,9 +15,9 @@ SimStorage::SimStorage(std::unique_ptr<SimDisk> host, std::unique_ptr<SimDisk> d
 
 std::unique_ptr<SimStorage> SimStorage::Create(const Topology& topology, Random& random) {
   if (topology.host_blocks == 0 && topology.disk_blocks == 0) return nullptr;
-  const auto tier = [&](int64_t blocks) -> std::unique_ptr<SimDisk> {
+  const auto tier = [&](int64_t blocks) -> std::unique_ptr<SimBlockStore> {
     if (blocks == 0) return nullptr;
-    return std::make_unique<SimDisk>(blocks, topology.disk_fails, random);
+    return std::make_unique<SimBlockStore>(blocks, topology.disk_fails, random);
   };
   return std::unique_ptr<SimStorage>(
       new SimStorage(tier(topology.host_blocks), tier(topology.disk_blocks), random));

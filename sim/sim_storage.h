@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "common/runtime/random.h"
 #include "common/storage/block_tiers.h"
-#include "sim/sim_disk.h"
+#include "sim/sim_block_store.h"
 #include "sim/world/schedule.h"
 
 namespace tandem::sim {
@@ -37,12 +37,13 @@ class SimStorage {
   struct StandingClock final : Clock {
     absl::Time Now() const override { return absl::UnixEpoch(); }
   };
-  SimStorage(std::unique_ptr<SimDisk> host, std::unique_ptr<SimDisk> disk, Random& random);
+  SimStorage(std::unique_ptr<SimBlockStore> host, std::unique_ptr<SimBlockStore> disk,
+             Random& random);
 
   const StandingClock clock_;
   Random& random_;
-  SimDisk* const host_;  // of tiers_, as the next; null: there is no such tier
-  SimDisk* const disk_;
+  SimBlockStore* const host_;  // of tiers_, as the next; null: there is no such tier
+  SimBlockStore* const disk_;
   const std::unique_ptr<storage::BlockTiers> tiers_;
 };
 

@@ -15,11 +15,11 @@
 
 namespace tandem::sim {
 
-class SimDisk final : public storage::BlockStore {
+class SimBlockStore final : public storage::BlockStore {
  public:
   // `blocks_max`: as a BlockFile's slots. `fails`: one save in so many is refused; 0 = none.
   // `random` outlives it.
-  SimDisk(int64_t blocks_max, int64_t fails, Random& random)
+  SimBlockStore(int64_t blocks_max, int64_t fails, Random& random)
       : blocks_max_(blocks_max), fails_(fails), random_(random) {}
 
   absl::Status Save(const kv::BlockHash& hash, absl::Span<const absl::Span<const std::byte>> pieces,

@@ -1,4 +1,4 @@
-#include "sim/sim_disk.h"
+#include "sim/sim_block_store.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,9 +7,9 @@
 
 namespace tandem::sim {
 
-absl::Status SimDisk::Save(const kv::BlockHash& hash,
-                           absl::Span<const absl::Span<const std::byte>> pieces,
-                           std::vector<kv::BlockHash>& removed) {
+absl::Status SimBlockStore::Save(const kv::BlockHash& hash,
+                                 absl::Span<const absl::Span<const std::byte>> pieces,
+                                 std::vector<kv::BlockHash>& removed) {
   if (fails_ > 0 && random_.Below(static_cast<uint64_t>(fails_)) == 0)
     return absl::ResourceExhaustedError("the simulated disk is full");
   if (Contains(hash)) return absl::OkStatus();
@@ -24,8 +24,8 @@ absl::Status SimDisk::Save(const kv::BlockHash& hash,
   return absl::OkStatus();
 }
 
-absl::Status SimDisk::Load(const kv::BlockHash& hash,
-                           absl::Span<const absl::Span<std::byte>> pieces) {
+absl::Status SimBlockStore::Load(const kv::BlockHash& hash,
+                                 absl::Span<const absl::Span<std::byte>> pieces) {
   const auto it = blocks_.find(hash);
   if (it == blocks_.end()) return absl::NotFoundError("the block is not stored");
   if (it->second.damaged) {
@@ -41,26 +41,26 @@ absl::Status SimDisk::Load(const kv::BlockHash& hash,
   return absl::OkStatus();
 }
 
-void SimDisk::Touch(const kv::BlockHash& hash) {
+void SimBlockStore::Touch(const kv::BlockHash& hash) {
   if (const auto it = blocks_.find(hash); it != blocks_.end())
     uses_.splice(uses_.end(), uses_, it->second.use);
 }
 
-void SimDisk::Forget(const kv::BlockHash& hash) {
+void SimBlockStore::Forget(const kv::BlockHash& hash) {
   const auto it = blocks_.find(hash);
   if (it == blocks_.end()) return;
   uses_.erase(it->second.use);
   blocks_.erase(it);
 }
 
-bool SimDisk::Damage() {
+bool SimBlockStore::Damage() {
   if (blocks_.empty()) return false;
   std::next(blocks_.begin(), static_cast<int64_t>(random_.Below(blocks_.size())))->second.damaged =
       true;
   return true;
 }
 
-void SimDisk::Clear() {
+void SimBlockStore::Clear() {
   blocks_.clear();
   uses_.clear();
 }
