@@ -31,6 +31,10 @@ void Shorten(v1::NodeCommand& command, absl::Duration waited) {
   }
 }
 
+absl::string_view NameOf(storage::StoreTier tier) {
+  return tier == storage::StoreTier::kHost ? "host memory" : "disk";
+}
+
 v1::TierTotals& TotalsOf(v1::NodeCounters& counters, storage::StoreTier tier) {
   return tier == storage::StoreTier::kHost ? *counters.mutable_host_memory()
                                            : *counters.mutable_disk();
@@ -317,11 +321,13 @@ void StoredBlocks::OnSaveEnded(storage::StoreTier tier, const storage::BlockSave
     counters.set_saves_failed(counters.saves_failed() + 1);
     if (!std::exchange(to.failing, true)) {
       Log(LogLevel::kWarning, "cannot store KV blocks, trying again after a pause",
-          {{"why", status.ToString()}, {"pause", absl::FormatDuration(kPause)}});
+          {{"tier", NameOf(tier)},
+           {"why", status.ToString()},
+           {"pause", absl::FormatDuration(kPause)}});
     }
     to.paused_until = now + kPause;
   } else if (event.tiers.Has(tier) && std::exchange(to.failing, false)) {
-    Log(LogLevel::kInfo, "stores KV blocks again", {});
+    Log(LogLevel::kInfo, "stores KV blocks again", {{"tier", NameOf(tier)}});
   }
   if (written.bytes == 0) return;
   to.write_cost.Observe(written.bytes, absl::ToDoubleMicroseconds(written.time));

@@ -40,8 +40,9 @@ TEST_F(DiskOutageTest, HasOneWarningThatSaysWhy) {
   const auto first = LinesOf("a", full);
   ASSERT_THAT(first, SizeIs(1));
   EXPECT_THAT(first[0], HasSubstr("WARN"));
-  EXPECT_THAT(first[0], HasSubstr("cannot store KV blocks, trying again after a pause why="
-                                  "\"RESOURCE_EXHAUSTED: /kv/d0.kv: the disk is full\" pause=30s"));
+  EXPECT_THAT(first[0],
+              HasSubstr("cannot store KV blocks, trying again after a pause tier=disk why="
+                        "\"RESOURCE_EXHAUSTED: /kv/d0.kv: the disk is full\" pause=30s"));
   for (int times = 0; times < 10; ++times)
     EXPECT_THAT(LinesOf(absl::StrCat("b", times), full), IsEmpty()) << "pause " << times;
   EXPECT_EQ(resources_->counters().saves_failed(), 33);
