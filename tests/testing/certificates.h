@@ -75,22 +75,4 @@ class TestAuthority {
   const std::string certificate_;
 };
 
-// A folder of the test's own, removed at the end.
-class TestFolder {
- public:
-  explicit TestFolder(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() /
-              absl::StrCat("tandem-", name, "-", ::getpid())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~TestFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  const std::filesystem::path path_;
-};
-
 }  // namespace tandem::testing

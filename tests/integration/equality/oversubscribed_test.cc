@@ -3,12 +3,9 @@
 // disaggregated), whether preempted sequences are computed again or read back, from host memory or
 // from host memory above a disk. No request is overtaken without end: its age is bounded, counted
 // in requests that came later and ended earlier.
-#include <stdlib.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <filesystem>
 #include <random>
 #include <thread>
 
@@ -16,6 +13,7 @@
 #include "common/model/model_path.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -27,19 +25,6 @@ constexpr int kClients = 32;
 constexpr int kBlockTokens = 16;
 constexpr int kBlocks = kClients;
 constexpr int kPromptMin = 8, kPromptMax = 14, kAnswerMin = 40, kAnswerMax = 56;
-
-// A folder that ends with its scope.
-class Folder {
- public:
-  Folder() : path_(::testing::TempDir() + "/oversubscribed_XXXXXX") {
-    EXPECT_NE(mkdtemp(path_.data()), nullptr);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 struct Mode {
   std::string name;
@@ -199,7 +184,7 @@ TEST(Oversubscribed, TheRealModelGivesEqualAnswersInEachMode) {
   if (const auto path = model::ResolveModelPath("smollm2", config::Environment()); !path.ok()) {
     GTEST_SKIP() << path.status();
   }
-  const Folder folder;
+  const TestFolder folder("oversubscribed");
   int overtaken_most = 0;
   ExpectEqualAnswers({"--model=smollm2"}, kRequestsOfModel, 49152, folder.path(), overtaken_most);
 }

@@ -20,6 +20,7 @@
 #include "tests/testing/oracle_load.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
 
