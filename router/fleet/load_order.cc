@@ -26,8 +26,10 @@ void LoadOrder::Move(Place& place, const Place& next) {
     move(by_load_[group], place.group == group, std::make_tuple(place.load, place.tie, slot),
          next.group == group, std::make_tuple(next.load, next.tie, slot));
   const bool was = place.group == kDecodeNodes, is = next.group == kDecodeNodes;
-  move(by_capacity_, was, std::make_pair(-place.capacity_tokens, slot), is,
-       std::make_pair(-next.capacity_tokens, slot));
+  if (is)
+    by_capacity_.Set(*next.node, {.capacity_tokens = next.capacity_tokens, .blocks = next.blocks});
+  else if (was)
+    by_capacity_.Remove(*place.node);
   move(by_room_, was && place.has_room, std::make_tuple(-place.blocks, place.tie, slot),
        is && next.has_room, std::make_tuple(-next.blocks, next.tie, slot));
   const bool had_room = was && place.has_room, has_room = is && next.has_room;

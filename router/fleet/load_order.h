@@ -1,6 +1,7 @@
 // The nodes that take new work, in the orders that placement looks for them: prefill nodes and
-// decode nodes by load, and decode nodes by free room. The fleet updates a node's place whenever
-// its load changes, so placement never looks at all nodes.
+// decode nodes by load, decode nodes by free room, and by what they can hold at most
+// (router/fleet/room_tree.h). The fleet updates a node's place whenever its load changes, so
+// placement never looks at all nodes.
 //
 // Nodes of equal load are in random order; a node's place is drawn anew with each load report that
 // changes its load. Otherwise all requests that arrive between two reports would see the same few
@@ -19,8 +20,10 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/functional/function_ref.h"
 #include "common/runtime/random.h"
 #include "router/fleet/node_slot.h"
+#include "router/fleet/room_tree.h"
 
 namespace tandem::router {
 
@@ -56,8 +59,11 @@ class LoadOrder {
   uint64_t room_grown() const { return room_grown_; }
   size_t size(NodeGroup group) const { return by_load_[group].size(); }
   // The longest sequence that a decode node of the order can ever hold, in tokens; 0 without one.
-  int64_t decode_capacity_tokens() const {
-    return by_capacity_.empty() ? 0 : -by_capacity_.begin()->first;
+  int64_t decode_capacity_tokens() const { return by_capacity_.capacity_tokens_max(); }
+  // As RoomTree::Best, of the order's decode nodes, with a sequence slot or without.
+  const Node* DecodeNodeWithMostRoom(int64_t capacity_tokens,
+                                     absl::FunctionRef<bool(const Node*)> excluded) const {
+    return by_capacity_.Best(capacity_tokens, excluded);
   }
 
  private:
@@ -82,7 +88,7 @@ class LoadOrder {
   uint64_t room_grown_ = 0;
   std::array<absl::btree_set<std::tuple<double, uint64_t, NodeSlot>>, kNodeGroups> by_load_;
   absl::btree_set<std::tuple<int64_t, uint64_t, NodeSlot>> by_room_;  // by blocks, negated
-  absl::btree_set<std::pair<int64_t, NodeSlot>> by_capacity_;         // of decode nodes; negated
+  RoomTree by_capacity_;                                              // of decode nodes
 };
 
 }  // namespace tandem::router

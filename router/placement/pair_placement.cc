@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "router/placement/accepts_work.h"
-#include "router/placement/could_ever_fit.h"
 #include "router/placement/not_kept_for_older.h"
 #include "router/placement/starts_in_time.h"
 
@@ -276,14 +274,10 @@ std::optional<PairPlacement::PrefillPlace> PairPlacement::PlacePrefill(
 
 std::optional<NodeKey> PairPlacement::NodeToKeep(const PlacementRequest& request) const {
   const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
-  const Node* best = nullptr;
-  for (const Node* node : fleet_.nodes()) {
-    const Candidate candidate{node, 0};
-    if (!AcceptsWork(needs, candidate) || !CouldEverFit(needs, candidate) ||
-        !NotKeptForOlder(needs, candidate))
-      continue;
-    if (best == nullptr || node->blocks_available() > best->blocks_available()) best = node;
-  }
+  const Node* best =
+      fleet_.order().DecodeNodeWithMostRoom(needs.tokens_total, [&](const Node* node) {
+        return !NotKeptForOlder(needs, {node, 0});
+      });
   return best == nullptr ? std::nullopt : std::optional<NodeKey>(best->key);
 }
 

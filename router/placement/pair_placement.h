@@ -100,7 +100,8 @@ class PairPlacement {
   // last, partial one itself. False when it has left, takes no work, or has no room.
   bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement);
   // The decode node whose room should be kept for a request that finds none: of those that could
-  // hold it and are not kept yet, the one with the most free blocks; nullopt if there is none.
+  // hold it and are not kept yet, the one with the most free blocks, of equal ones that with the
+  // lowest node id; nullopt if there is none. Cost: O(log n) for each that is kept.
   std::optional<NodeKey> NodeToKeep(const PlacementRequest& request) const;
   // A prefill node for a decode leg already placed on `decode`; nullopt when none can take it.
   struct PrefillPlace {

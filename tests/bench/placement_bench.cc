@@ -2,6 +2,9 @@
 //   index      bytes of resident memory an entry, store and remove events a second
 //   decision   p50 and p99 of PairPlacement::Place, in microseconds, by the number of nodes and by
 //              policy; nodes have reported what steps cost, and some links what transfers cost
+//   keep       of PairPlacement::NodeToKeep, the 1st node and the 16th of a walk, and of a report
+//   of
+//              a node's load, which keeps the orders of nodes up to date
 // Prompts have 4,000 tokens in 125 blocks of 32. The first 16 blocks are a system prompt that every
 // node holds; each chain lies on one prefill node and one decode node.
 //   ninja bench_placement && tests/bench_placement [ENTRIES_IN_MILLIONS]
@@ -153,6 +156,39 @@ class Bench {
         us[us.size() * 99 / 100], static_cast<long long>(cached / static_cast<int64_t>(us.size())));
   }
 
+  void ReportKeep() {
+    PairPlacement placement({}, fleet_, index_, *random_);
+    std::vector<NodeKey> kept;
+    PlacementRequest request;
+    request.tokens_total = 4500;
+    request.now = absl::UnixEpoch();
+    request.kept = &kept;
+    std::vector<double> first, last;
+    for (int i = 0; i < 5000; ++i) {
+      kept.clear();
+      for (int k = 0; k < 16; ++k) {
+        const auto began = std::chrono::steady_clock::now();
+        const auto node = placement.NodeToKeep(request);
+        if (k == 0 || k == 15) (k == 0 ? first : last).push_back(Seconds(began) * 1e6);
+        if (node.has_value()) kept.push_back(*node);
+      }
+    }
+    std::sort(first.begin(), first.end());
+    std::sort(last.begin(), last.end());
+    constexpr int kReports = 1'000'000;
+    v1::NodeLoad load;
+    const auto began = std::chrono::steady_clock::now();
+    for (int i = 0; i < kReports; ++i) {
+      load.set_blocks_free(static_cast<int64_t>(random_->Below(4096)));
+      fleet_.OnLoad(*fleet_.Find(NodeKey(1 + random_->Below(slots_.size()))), load);
+    }
+    std::printf(
+        "keep      nodes %5zu  1st p50 %7.2f us  p99 %7.2f us  16th p50 %7.2f us  p99 %7.2f us"
+        "  report %5.2f us\n",
+        slots_.size(), first[first.size() / 2], first[first.size() * 99 / 100],
+        last[last.size() / 2], last[last.size() * 99 / 100], Seconds(began) * 1e6 / kReports);
+  }
+
  private:
   static ModelIdentity Model() {
     ModelIdentity model;
@@ -209,6 +245,7 @@ void Run(int nodes, int64_t entries) {
   for (const char* what : {"held", "new tail", "on all nodes"})
     for (const auto policy : {PlacementPolicy::kCost, PlacementPolicy::kAffinity})
       bench.ReportDecision(what, policy);
+  bench.ReportKeep();
 }
 
 }  // namespace
@@ -217,7 +254,7 @@ void Run(int nodes, int64_t entries) {
 int main(int argc, char** argv) {
   const double millions = argc > 1 ? std::atof(argv[1]) : 4;
   const int only = argc > 2 ? std::atoi(argv[2]) : 0;
-  for (const int nodes : {10, 100, 1000})
+  for (const int nodes : {10, 100, 1000, 4096})
     if (only == 0 || only == nodes)
       tandem::router::Run(nodes, static_cast<int64_t>(millions * 1e6));
   return 0;
