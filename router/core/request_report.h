@@ -1,6 +1,6 @@
 // What the client of a finished request gets beside the tokens: when each step happened, which
-// nodes served the request, and where its prompt's KV came from. Thread safety: values; a
-// SequenceAnswer owns them.
+// nodes served the request, and where its prompt's KV came from. What nodes say is bounded before
+// it comes here (router/core/leg_report.h). Thread safety: values; a SequenceAnswer owns them.
 #pragma once
 
 #include <cstdint>

@@ -11,6 +11,7 @@
 #include "common/rpc/retry_after.h"
 #include "common/rpc/shutdown_text.h"
 #include "common/telemetry/log.h"
+#include "router/core/leg_report.h"
 #include "router/fleet/registration.h"
 
 namespace tandem::router {
@@ -264,8 +265,9 @@ absl::Status RouterCore::OnLegEvent(const Node& node, const v1::NodeEvent& event
   return absl::OkStatus();
 }
 
-absl::Status RouterCore::OnLegFinished(const Node& node, const v1::NodeEvent& event,
-                                       absl::Time now) {
+absl::Status RouterCore::OnLegReport(const Node& node, const v1::NodeEvent& event, absl::Time now) {
+  if (event.has_prefill_finished()) return OnLegEvent(node, event, event.prefill_finished(), now);
+  if (event.has_installed()) return OnLegEvent(node, event, event.installed(), now);
   const v1::LegFinished& finished = event.leg_finished();
   const v1::Leg& leg = finished.leg();
   if (finished.has_lent() && !table_.Runs(leg))
@@ -312,14 +314,12 @@ absl::Status RouterCore::OnNodeEvent(Node& node, const v1::NodeEvent& event, abs
       return OnLegEvent(node, event, event.reserved(), now);
     case v1::NodeEvent::kRefused:
       return OnLegEvent(node, event, event.refused(), now);
-    case v1::NodeEvent::kPrefillFinished:
-      return OnLegEvent(node, event, event.prefill_finished(), now);
     case v1::NodeEvent::kPromptScored:
       return OnLegEvent(node, event, event.prompt_scored(), now);
+    case v1::NodeEvent::kPrefillFinished:
     case v1::NodeEvent::kInstalled:
-      return OnLegEvent(node, event, event.installed(), now);
     case v1::NodeEvent::kLegFinished:
-      return OnLegFinished(node, event, now);
+      return OnLegReport(node, BoundedLegReport(event), now);
     case v1::NodeEvent::kLegFailed:
       return OnLegEvent(node, event, event.leg_failed(), now);
     case v1::NodeEvent::kTokens:

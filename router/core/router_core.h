@@ -126,8 +126,9 @@ class RouterCore {
   template <typename Event>
   absl::Status OnLegEvent(const Node& node, const v1::NodeEvent& event, const Event& body,
                           absl::Time now);
-  // Also passes on what a sequence lent that has ended here.
-  absl::Status OnLegFinished(const Node& node, const v1::NodeEvent& event, absl::Time now);
+  // Of a prefill leg that ended, or a decode leg that has its KV or ended. Also passes on what a
+  // sequence lent that has ended here. `event`: bounded.
+  absl::Status OnLegReport(const Node& node, const v1::NodeEvent& event, absl::Time now);
   // kInvalidArgument for lists of different lengths.
   absl::Status OnTokens(const Node& node, const v1::TokensGenerated& tokens, absl::Time now);
   // Errors: kInvalidArgument when a figure cannot be.

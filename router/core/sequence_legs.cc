@@ -221,7 +221,7 @@ void SequenceLegs::RecordTransfer(const v1::Installed& installed) {
       counters.kv_tokens_moved += installed.tokens().received();
     }
   }
-  if (installed.transport().empty() || installed.transport().size() > kTransportNameMax) return;
+  if (installed.transport().empty()) return;
   if (Node* node = context_.fleet.Find(decode_.node()); node != nullptr)
     node->transport = installed.transport();
   if (!prefill_.live()) return;

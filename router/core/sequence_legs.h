@@ -77,6 +77,7 @@ class SequenceLegs {
   // Whether `leg` is a prefill leg of the current placement that was replaced.
   bool IsEarlierSender(const v1::Leg& leg) const;
   // Adds the KV transfer that filled the decode leg's lease to the fleet's links and the counters.
+  // REQUIRES: `installed` is bounded (router/core/leg_report.h).
   void RecordTransfer(const v1::Installed& installed);
   // Ends both legs and drops what a draining node retained. `reason`: for the nodes, not empty.
   void End(absl::string_view reason);
