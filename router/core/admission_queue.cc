@@ -113,11 +113,11 @@ void AdmissionQueue::SetAside(const std::string& tenant, bool aside) {
   if (lines_.contains(tenant)) Alter(tenant, [&](Line& line) { line.aside = aside; });
 }
 
-bool AdmissionQueue::PlaceAll(Owner& owner) {
+void AdmissionQueue::PlaceAll(Owner& owner) {
   ++walk_;
   Walk walk;
   PartEnd end = WalkPart(owner, walk);
-  if (end == PartEnd::kNothing) return true;
+  if (end == PartEnd::kNothing) return;
   // New room for many is first offered to those that come first.
   if (end == PartEnd::kBound && walk.tried < kTriedMax) {
     walk.visited = walk.failed = walk.vain = 0;
@@ -130,10 +130,9 @@ bool AdmissionQueue::PlaceAll(Owner& owner) {
                         walk.kept.end());
     kept_before_.resize(std::min<size_t>(kept_before_.size(), kKeptMax));
   }
-  if (end == PartEnd::kBound) return false;
+  if (end == PartEnd::kBound) return;
   ++round_;
   kept_before_.clear();
-  return true;
 }
 
 // Takes the tenants in turns. A tenant's turn ends with the first of its sequences that is not

@@ -126,12 +126,11 @@ class AdmissionQueue {
   void VisitBefore(const std::string& tenant, const Place& place,
                    absl::FunctionRef<bool(Serial)> visit) const;
 
-  // Walks the queue and tries to place its sequences, within the bounds above. False: a bound ended
-  // the walk, and there are sequences that this round has not tried; another walk goes on with
-  // them. True ends the round.
+  // Walks the queue and tries to place its sequences, within the bounds above. What this round of
+  // walks has not tried when a bound ends the walk, the next walks go on with.
   // Cost: at most 2 * kFailedMax placements that find no room and kTriedMax of any kind; a sequence
   // that is passed over costs Owner::TokensNeeded and its tenant's turn.
-  bool PlaceAll(Owner& owner);
+  void PlaceAll(Owner& owner);
   // How often a sequence was inserted.
   uint64_t inserted() const { return inserted_; }
 
