@@ -34,7 +34,10 @@ struct AnswerUsage {
   int32_t prompt_tokens = 0;
   int32_t output_tokens = 0;
   int32_t cached_tokens = 0;
-  bool prefilled_apart = false;  // by a prefill node; Tandem's gRPC says so
+  // These Tandem's gRPC says.
+  bool prefilled_apart = false;  // by a prefill node
+  // Of the cached tokens: what was brought for this prompt, as v1::TokensBySource counts it.
+  int64_t host_memory_tokens = 0, disk_tokens = 0, fetched_tokens = 0;
 };
 
 // What one event of a completion says.

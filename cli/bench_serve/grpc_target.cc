@@ -45,11 +45,16 @@ class GrpcCall final : public LoadCall,
     } else if (part_.has_finished()) {
       finished_ = true;
       const v1::Usage& usage = part_.finished().usage();
-      const AnswerUsage total = {
-          .prompt_tokens = usage.prompt_tokens(),
-          .output_tokens = usage.output_tokens(),
-          .cached_tokens = usage.cached_tokens(),
-          .prefilled_apart = !part_.finished().route().prefill_node().empty()};
+      const v1::Route& route = part_.finished().route();
+      const bool apart = !route.prefill_node().empty();
+      const v1::TokensBySource& tokens = apart ? route.prefill_tokens() : route.decode_tokens();
+      const AnswerUsage total = {.prompt_tokens = usage.prompt_tokens(),
+                                 .output_tokens = usage.output_tokens(),
+                                 .cached_tokens = usage.cached_tokens(),
+                                 .prefilled_apart = apart,
+                                 .host_memory_tokens = tokens.from_host_memory(),
+                                 .disk_tokens = tokens.from_disk(),
+                                 .fetched_tokens = tokens.fetched()};
       boost::asio::post(io_, [self = self_, total] { self->observer_.OnUsage(total); });
     }
     StartRead(&part_);

@@ -69,6 +69,9 @@ class Phase {
       record_.output_tokens = usage.output_tokens;
       record_.cached_tokens = usage.cached_tokens;
       record_.prefilled_apart = usage.prefilled_apart;
+      record_.host_memory_tokens = usage.host_memory_tokens;
+      record_.disk_tokens = usage.disk_tokens;
+      record_.fetched_tokens = usage.fetched_tokens;
     }
     void OnEnd(absl::Time at, const std::string& error, const std::string& message) override {
       record_.ended = at - phase_.began_;

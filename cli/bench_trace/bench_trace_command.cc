@@ -15,7 +15,6 @@
 #include "cli/sim_trace/trace_report.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
-#include "common/node/node_config.h"
 #include "common/runtime/stop_signal.h"
 #include "sim/trace/shrunk_source.h"
 #include "sim/trace/trace_summary.h"
@@ -75,9 +74,6 @@ class BenchTraceCommand final : public Command {
                 "Prompts have this part of the trace's tokens: 16 = a sixteenth. Prompts that the "
                 "trace lets begin alike then share blocks of 512/16 tokens. A power of two.",
                 {.min = 1, .max = sim::kTraceShrinkMax, .group = group});
-    schema_.Add("block-tokens", &block_tokens_,
-                "The nodes' --block-tokens: they count what they fetch in blocks.",
-                {.min = 1, .unit = "tokens", .group = group});
     schema_.Add("token-ids", &token_ids_, "Token ids that prompts are made of.", {.group = group});
     schema_.Add("seed", &seed_, "Decides the requests' own seeds.", {.min = 0, .group = group});
   }
@@ -120,7 +116,7 @@ class BenchTraceCommand final : public Command {
     RETURN_IF_ERROR(workload->status());
     stop->Wait(kHeartbeatsSettle);
     ASSIGN_OR_RETURN(const v1::GetStatusResponse after, client->GetStatus(kTraceStatusTimeout));
-    report.result = MeasureTrace(load, report.objectives, before, after, block_tokens_);
+    report.result = MeasureTrace(load, report.objectives, before, after);
     report.wall_s = report.result.virtual_s;
     report.settings = Settings(after);
     return Publish(report);
@@ -157,7 +153,6 @@ class BenchTraceCommand final : public Command {
   sim::ArrivalOptions arrivals_;
   TraceWorkload::Options workload_;
   std::string token_ids_ = "33..126";
-  int32_t block_tokens_ = node::KvOptions().block_tokens;
   int64_t seed_ = 1;
   ObjectiveFlags objectives_;
   ResultFlags results_;

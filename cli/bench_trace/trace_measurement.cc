@@ -29,11 +29,14 @@ void AddAnswer(const RequestRecord& record, const Objectives& objectives, sim::G
   sim::PromptSources& sources = result.sources;
   sources.prompt += record.prompt_tokens;
   (record.prefilled_apart ? sources.prefill_cache : sources.decode_cache) += record.cached_tokens;
+  sources.host_memory += record.host_memory_tokens;
+  sources.disk += record.disk_tokens;
+  sources.fetched += record.fetched_tokens;
   result.good += Meets(record, objectives) ? 1 : 0;
 }
 
 void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& after,
-              int64_t block_tokens, sim::TraceResult& result) {
+              sim::TraceResult& result) {
   std::map<std::string, const v1::NodeStatus*> earlier;
   for (const v1::NodeStatus& node : before.nodes()) earlier[node.node_id()] = &node;
   for (const v1::NodeStatus& node : after.nodes()) {
@@ -50,9 +53,6 @@ void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& 
              node.counters().prompt_tokens().computed() - was.counters().prompt_tokens().computed(),
          .generated_tokens =
              node.counters().generated_tokens() - was.counters().generated_tokens()});
-    result.sources.fetched +=
-        (node.counters().blocks_fetched() - was.counters().blocks_fetched()) * block_tokens +
-        node.counters().part_tokens_fetched() - was.counters().part_tokens_fetched();
   }
   std::stable_sort(result.nodes.begin(), result.nodes.end(),
                    [](const auto& a, const auto& b) { return a.prefill > b.prefill; });
@@ -62,7 +62,7 @@ void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& 
 
 sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives& objectives,
                               const v1::GetStatusResponse& before,
-                              const v1::GetStatusResponse& after, int64_t block_tokens) {
+                              const v1::GetStatusResponse& after) {
   const Objectives limits = {.ttft_ms = absl::ToDoubleMilliseconds(objectives.ttft),
                              .itl_ms = absl::ToDoubleMilliseconds(objectives.itl)};
   sim::TraceResult result;
@@ -79,7 +79,7 @@ sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives
   }
   result.gap_noise = noise.Quantiles();
   result.virtual_s = absl::ToDoubleSeconds(load.elapsed);
-  AddNodes(before, after, block_tokens, result);
+  AddNodes(before, after, result);
   return result;
 }
 

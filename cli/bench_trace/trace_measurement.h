@@ -10,11 +10,10 @@
 
 namespace tandem::cli {
 
-// `before` and `after`: the cluster's status around the load. `block_tokens`: of its KV blocks.
-// What a node did before it started again in between is not counted. What the cluster computed for
-// other clients is counted as well.
+// `before` and `after`: the cluster's status around the load. What a node did before it started
+// again in between is not counted. What the cluster computed for other clients is counted as well.
 sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives& objectives,
                               const v1::GetStatusResponse& before,
-                              const v1::GetStatusResponse& after, int64_t block_tokens);
+                              const v1::GetStatusResponse& after);
 
 }  // namespace tandem::cli

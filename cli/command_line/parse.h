@@ -1,4 +1,4 @@
-// What client commands share: they parse flags, report errors and print a summary with it.
+// What client commands share: they parse flags and report errors with it.
 // Thread safety: free functions; the main thread.
 #pragma once
 
@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "cli/command_line/commands.h"
-#include "tandem/v1/client.pb.h"
 
 namespace tandem::cli {
 
@@ -19,8 +18,5 @@ std::optional<int> ParseArguments(config::Schema& schema, const std::vector<std:
 
 // Prints "tandem generate: message" to standard error; returns the exit code of a failed command.
 int ReportError(const config::Schema& schema, const absl::Status& status);
-
-// The paragraph that --summary prints: which nodes served the request, tokens, times, KV moved.
-std::string FormatSummary(const v1::Finished& finished);
 
 }  // namespace tandem::cli

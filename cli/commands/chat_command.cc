@@ -16,6 +16,7 @@
 #include "cli/command_line/parse.h"
 #include "cli/flags/sampling_flags.h"
 #include "cli/report/markdown_stream.h"
+#include "cli/report/summary_text.h"
 #include "cli/terminal/interrupt_key.h"
 #include "cli/terminal/interrupts.h"
 #include "cli/terminal/line_editor.h"

@@ -16,6 +16,7 @@
 #include "cli/flags/sampling_flags.h"
 #include "cli/flags/sequence_flags.h"
 #include "cli/report/message_json.h"
+#include "cli/report/summary_text.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 

@@ -120,6 +120,15 @@ bool Fetches(const v1::PlacementCandidate& prefill) {
   return false;
 }
 
+// What the chosen nodes would read from their storage.
+std::string Stored(const Candidates& candidates) {
+  const v1::PlacementCandidate* chosen = Chosen(candidates);
+  if (chosen == nullptr || chosen->host_memory_tokens() + chosen->disk_tokens() <= 0) return "";
+  return absl::StrCat("  Of ", absl::CHexEscape(chosen->node_id()), "'s cached tokens ",
+                      chosen->host_memory_tokens(), " are in host memory and ",
+                      chosen->disk_tokens(), " on disk.\n");
+}
+
 // Which node computes the prompt, and why.
 std::string Conclusion(const v1::PlacementDecision& decision) {
   const v1::PlacementCandidate* decode = Chosen(decision.decode_nodes());
@@ -168,7 +177,8 @@ std::string FormatPlacements(const v1::RequestTrace& trace) {
           "  predicted milliseconds; the least cost is chosen, by lot where the model's "
           "error allows no order\n");
     absl::StrAppend(&text, table("DECODE NODE", decision.decode_nodes()),
-                    table("PREFILL NODE", decision.prefill_nodes()), Conclusion(decision));
+                    table("PREFILL NODE", decision.prefill_nodes()), Conclusion(decision),
+                    Stored(decision.decode_nodes()), Stored(decision.prefill_nodes()));
   }
   if (trace.placements_dropped() > 0) {
     absl::StrAppend(&text, "and ", trace.placements_dropped(), " placements more\n");

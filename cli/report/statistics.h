@@ -25,9 +25,10 @@ struct RequestRecord {
   int32_t prompt_tokens = 0;   // as the server counted, as are the next two
   int32_t output_tokens = 0;
   int32_t cached_tokens = 0;
-  bool prefilled_apart = false;  // a prefill node computed the prompt; over gRPC
-  std::string error;             // its kind, such as "HTTP 429"; empty = answered
-  std::string message;           // what the server or the system said
+  bool prefilled_apart = false;  // a prefill node computed the prompt; over gRPC, as the next
+  int64_t host_memory_tokens = 0, disk_tokens = 0, fetched_tokens = 0;  // of the cached ones
+  std::string error;    // its kind, such as "HTTP 429"; empty = answered
+  std::string message;  // what the server or the system said
   bool cancelled = false;
 
   bool ok() const { return error.empty() && !cancelled; }

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "cli/report/chart.h"
+#include "cli/report/source_text.h"
 #include "cli/report/statistics.h"
 
 namespace tandem::cli {
@@ -21,11 +22,6 @@ constexpr int kBarColumns = 48;
 constexpr double kPictureWidth = 900, kPictureLeft = 110, kPictureRight = 20,
                  kPictureRowHeight = 22, kPictureTop = 60;
 constexpr int kTicksMax = 1000;
-
-std::string Sources(const v1::TokensBySource& tokens) {
-  return absl::StrFormat("%d computed, %d received, %d cached", tokens.computed(),
-                         tokens.received(), tokens.cached());
-}
 
 std::string Ending(const v1::Finished& finished) {
   const std::string name = v1::FinishReason_Name(finished.reason());
@@ -154,7 +150,7 @@ std::vector<TraceStep> TraceSteps(const v1::Finished& finished) {
   steps.push_back(
       {"prefill", timing.first_token_ms() - timing.prefill_ms(), timing.prefill_ms(),
        absl::StrCat(remote ? route.prefill_node() : absl::StrCat("on ", route.decode_node()), ": ",
-                    Sources(remote ? route.prefill_tokens() : route.decode_tokens()))});
+                    SourceText(remote ? route.prefill_tokens() : route.decode_tokens()))});
   const double installed_ms = timing.first_token_ms() + timing.install_ms();
   if (route.kv_bytes_moved() > 0) {
     steps.push_back(
@@ -167,7 +163,7 @@ std::vector<TraceStep> TraceSteps(const v1::Finished& finished) {
   }
   if (timing.install_ms() > 0) {
     steps.push_back({"insert", timing.first_token_ms(), timing.install_ms(),
-                     absl::StrCat(route.decode_node(), ": ", Sources(route.decode_tokens()))});
+                     absl::StrCat(route.decode_node(), ": ", SourceText(route.decode_tokens()))});
   }
   steps.push_back({"decode", timing.first_token_ms(),
                    std::max(timing.total_ms() - timing.first_token_ms(), 0.0),

@@ -1,6 +1,7 @@
 #include "cli/sim_trace/trace_report.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -44,11 +45,30 @@ std::string RequestsText(const TraceReport& report) {
 std::string HitsText(const TraceReport& report) {
   const sim::PromptSources& s = report.result.sources;
   return absl::StrFormat(
-      "%.2f %% of prompt tokens, %.1f %% of the ceiling of %.2f %%; %.2f %% in prefill nodes (%.2f "
-      "%% fetched from other nodes), %.2f %% in decode nodes",
+      "%.2f %% of prompt tokens, %.1f %% of the ceiling of %.2f %%; %.2f %% in prefill nodes, "
+      "%.2f %% in decode nodes",
       100 * report.result.hit(), 100 * HitOfCeiling(report), 100 * report.trace.ceiling(),
-      100 * Share(s.prefill_cache, s.prompt), 100 * Share(s.fetched, s.prompt),
-      100 * Share(s.decode_cache, s.prompt));
+      100 * Share(s.prefill_cache, s.prompt), 100 * Share(s.decode_cache, s.prompt));
+}
+
+using SourceShare = std::pair<const char*, int64_t>;
+std::array<SourceShare, 4> TokensBySource(const sim::PromptSources& s) {
+  return {SourceShare{"blocks", s.blocks()}, SourceShare{"host memory", s.host_memory},
+          SourceShare{"disk", s.disk}, SourceShare{"other nodes", s.fetched}};
+}
+
+// "blocks 30.00 %, host memory 4.00 %, ...": of prompt tokens, and of the ceiling.
+std::string SourcesText(const TraceReport& report) {
+  const sim::PromptSources& s = report.result.sources;
+  std::string of_prompts, of_ceiling;
+  for (const auto& [name, tokens] : TokensBySource(s)) {
+    const double share = Share(tokens, s.prompt);
+    const double ceiling = report.trace.ceiling() > 0 ? share / report.trace.ceiling() : 0;
+    absl::StrAppendFormat(&of_prompts, "%s%s %.2f %%", of_prompts.empty() ? "" : ", ", name,
+                          100 * share);
+    absl::StrAppendFormat(&of_ceiling, "%s%.1f", of_ceiling.empty() ? "" : ", ", 100 * ceiling);
+  }
+  return absl::StrCat(of_prompts, "; of the ceiling ", of_ceiling, " %");
 }
 
 std::string GoodputText(const TraceReport& report) {
@@ -85,6 +105,7 @@ std::vector<std::pair<std::string, std::string>> Facts(const TraceReport& report
   std::vector<std::pair<std::string, std::string>> facts = report.settings;
   facts.emplace_back("requests", RequestsText(report));
   facts.emplace_back("hits", HitsText(report));
+  facts.emplace_back("hits by source", SourcesText(report));
   if (!report.policies.empty()) facts.emplace_back("one cache", PoliciesText(report));
   facts.emplace_back("max/mean work", absl::StrFormat("%.3f", report.result.max_over_mean()));
   facts.emplace_back("goodput", GoodputText(report));
@@ -173,8 +194,11 @@ std::string FormatTraceJson(const TraceReport& report) {
                            {"hits",
                             {{"prompt_tokens", s.prompt},
                              {"prefill_cache", s.prefill_cache},
-                             {"fetched", s.fetched},
-                             {"decode_cache", s.decode_cache}}},
+                             {"decode_cache", s.decode_cache},
+                             {"blocks", s.blocks()},
+                             {"host_memory", s.host_memory},
+                             {"disk", s.disk},
+                             {"fetched", s.fetched}}},
                            {"one_cache", {{"blocks", report.policy_blocks}, {"hit", policies}}},
                            {"max_over_mean", r.max_over_mean()},
                            {"ttft_ms", LatencyJson(r.ttft)},

@@ -28,10 +28,12 @@ struct TraceReport {
 
 // For a terminal.
 std::string FormatTraceTable(const TraceReport& report);
-// One object. "hit" and "ceiling" are shares of prompt tokens; "max_over_mean" compares the work of
-// the busiest node that computes prompts with the mean; "ttft_ms", "itl_ms" and "e2e_ms" hold
-// percentiles; "gap_noise", of real processes, is what `tandem sim trace --step-noise` takes: pairs
-// of a percentage and a factor; "goodput" is in requests a second, by the load's time.
+// One object. "hit" and "ceiling" are shares of prompt tokens; "hits" are tokens, by the node that
+// had them and by their source: "blocks", "host_memory", "disk", "fetched" from other nodes;
+// "max_over_mean" compares the work of the busiest node that computes prompts with the mean;
+// "ttft_ms", "itl_ms" and "e2e_ms" hold percentiles; "gap_noise", of real processes, is what
+// `tandem sim trace --step-noise` takes: pairs of a percentage and a factor; "goodput" is in
+// requests a second, by the load's time.
 std::string FormatTraceJson(const TraceReport& report);
 // One page that loads nothing else. It is well-formed XML too.
 std::string FormatTraceHtml(const TraceReport& report);

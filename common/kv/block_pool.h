@@ -36,6 +36,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -59,6 +60,9 @@ struct BlockEvents {
   // turned out to be wrong.
   std::vector<BlockHash> wrong;
 };
+
+// How a block's KV came here, if it was not computed or received for the sequence that has it.
+enum class BlockOrigin : uint8_t { kHere = 0, kHostMemory, kDisk, kPeer };
 
 class BlockPool {
  public:
@@ -109,6 +113,12 @@ class BlockPool {
   // one reference.
   void Seal(BlockId block, const BlockHash& hash);
   bool IsSealed(BlockId block) const;
+  // How the block's KV came here, until TakeOrigin has told it once; kHere from then on, and for
+  // blocks of which that was never said. REQUIRES: `block` is used.
+  void SetOrigin(BlockId block, BlockOrigin origin) { At(block).origin = origin; }
+  BlockOrigin TakeOrigin(BlockId block) {
+    return std::exchange(At(block).origin, BlockOrigin::kHere);
+  }
   // Withdraws a sealed block whose contents turned out to be wrong: its hash finds it no more, and
   // its last Unref makes it free instead of cached. Withdraws a block's part, too. REQUIRES:
   // `block` is used.
@@ -204,6 +214,7 @@ class BlockPool {
     bool sealed = false;
     bool forgotten = false;  // sealed, but Forget() withdrew its hash
     bool saving = false;
+    BlockOrigin origin = BlockOrigin::kHere;
     int32_t references = 0;
     uint32_t uses = 1;  // prompts that it served
     BlockHash hash;

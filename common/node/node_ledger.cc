@@ -150,6 +150,9 @@ void NodeLedger::CountPrompt(const v1::TokensBySource& tokens) {
   sum.set_computed(sum.computed() + tokens.computed());
   sum.set_received(sum.received() + tokens.received());
   sum.set_cached(sum.cached() + tokens.cached());
+  sum.set_from_host_memory(sum.from_host_memory() + tokens.from_host_memory());
+  sum.set_from_disk(sum.from_disk() + tokens.from_disk());
+  sum.set_fetched(sum.fetched() + tokens.fetched());
   counters_.set_prompt_tokens_total(counters_.prompt_tokens_total() + tokens.computed() +
                                     tokens.received() + tokens.cached());
 }

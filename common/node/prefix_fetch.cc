@@ -93,7 +93,10 @@ bool PrefixFetch::Handle(const transfer::LeaseInstalled& event) {
 void PrefixFetch::Install(const Fetch& fetch, int64_t part_rows) {
   kv::BlockPool& pool = scheduler_.pool();
   // When this node has computed an equal block meanwhile, the received one is freed.
-  for (size_t i = 0; i < fetch.blocks.size(); ++i) pool.Seal(fetch.blocks[i], fetch.hashes[i]);
+  for (size_t i = 0; i < fetch.blocks.size(); ++i) {
+    pool.SetOrigin(fetch.blocks[i], kv::BlockOrigin::kPeer);
+    pool.Seal(fetch.blocks[i], fetch.hashes[i]);
+  }
   if (part_rows > 0) {
     const auto tokens = absl::MakeConstSpan(fetch.tokens_after);
     pool.NamePart(*fetch.part, fetch.hashes.back(),

@@ -141,6 +141,7 @@ int32_t SequenceScheduler::HoldEndOnly(SequenceId id, int64_t blocks_max) {
   if (units < 1 || units > lendable || units * per_unit > borrowable) return 0;
   ReturnBlocks(sequence);
   sequence.cached_tokens = 0;
+  sequence.brought_tokens = {};
   const auto fresh = pool_.Allocate(blocks - units * per_unit, sequence.input.owner);
   if (!fresh.ok()) return 0;
   sequence.blocks.assign(static_cast<size_t>(units * per_unit), engine::kNoBlock);

@@ -144,6 +144,9 @@ v1::TokensBySource Sequence::PromptSources(int64_t received) const {
   sources.set_cached(std::min(cached_tokens + forked_tokens, prompt_tokens - received));
   sources.set_received(received);
   sources.set_computed(prompt_tokens - sources.cached() - received);
+  sources.set_from_host_memory(brought_tokens.from_host_memory);
+  sources.set_from_disk(brought_tokens.from_disk);
+  sources.set_fetched(brought_tokens.fetched);
   return sources;
 }
 

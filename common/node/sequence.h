@@ -105,6 +105,12 @@ struct Sequence {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache on admission
   int64_t forked_tokens = 0;  // of the prompt, copied from other sequences' blocks
+  // Of cached_tokens: what was brought into the prefix cache, and this sequence is the first to
+  // use.
+  struct Brought {
+    int64_t from_host_memory = 0, from_disk = 0, fetched = 0;
+  };
+  Brought brought_tokens;
   kv::BlockHash salt;
   std::vector<kv::BlockHash> hashes;  // of the full blocks of `tokens`, as far as needed
   std::vector<BlockId> blocks;        // by ordinal; engine::kNoBlock for those of lent units

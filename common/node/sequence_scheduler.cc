@@ -27,6 +27,27 @@ SchedulerOptions Clamped(SchedulerOptions options) {
   return options;
 }
 
+// Of cached blocks that a sequence has been given: tokens of those that it is the first to use.
+Sequence::Brought TakeBrought(absl::Span<const BlockId> cached, int64_t block_tokens,
+                              kv::BlockPool& pool) {
+  Sequence::Brought brought;
+  for (const BlockId block : cached) {
+    switch (pool.TakeOrigin(block)) {
+      case kv::BlockOrigin::kHere:
+        break;
+      case kv::BlockOrigin::kHostMemory:
+        brought.from_host_memory += block_tokens;
+        break;
+      case kv::BlockOrigin::kDisk:
+        brought.from_disk += block_tokens;
+        break;
+      case kv::BlockOrigin::kPeer:
+        brought.fetched += block_tokens;
+    }
+  }
+  return brought;
+}
+
 }  // namespace
 
 SequenceScheduler::SequenceScheduler(const SchedulerOptions& options)
@@ -103,8 +124,10 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
                      " of ", options_.num_blocks, " are available"));
   }
   sequence->cached_tokens = sequence->num_computed;
-  pool_.CountUse(
-      absl::MakeConstSpan(sequence->blocks).subspan(0, static_cast<size_t>(sequence->num_sealed)));
+  const auto cached =
+      absl::MakeConstSpan(sequence->blocks).subspan(0, static_cast<size_t>(sequence->num_sealed));
+  pool_.CountUse(cached);
+  sequence->brought_tokens = TakeBrought(cached, layout.block_tokens, pool_);
   sequence->rank = RankOf(*sequence);
   ++next_id_;
   const SequenceId id = sequence->id;

@@ -35,6 +35,15 @@ absl::string_view NameOf(storage::StoreTier tier) {
   return tier == storage::StoreTier::kHost ? "host memory" : "disk";
 }
 
+// Notes of the blocks that were read which tier each came from, for the prompt that uses it first.
+void NoteOrigins(absl::Span<const storage::HashedBlock> blocks,
+                 const std::vector<storage::StoreTier>& from, kv::BlockPool& pool) {
+  for (size_t i = 0; i < from.size(); ++i)
+    pool.SetOrigin(blocks[i].second, from[i] == storage::StoreTier::kHost
+                                         ? kv::BlockOrigin::kHostMemory
+                                         : kv::BlockOrigin::kDisk);
+}
+
 v1::TierTotals& TotalsOf(v1::NodeCounters& counters, storage::StoreTier tier) {
   return tier == storage::StoreTier::kHost ? *counters.mutable_host_memory()
                                            : *counters.mutable_disk();
@@ -292,6 +301,11 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
     // When this node has computed an equal block meanwhile, the read one is freed.
     for (int64_t i = 0; i < event.loaded; ++i)
       pool.Seal(load.blocks[i].second, load.blocks[i].first);
+    // Blocks for another node, or of a sequence that goes on, are nothing that a prompt found.
+    const bool for_prompt =
+        std::any_of(load.waiting.begin(), load.waiting.end(),
+                    [](const Waiting& waiting) { return LegOf(waiting.ready.command) != nullptr; });
+    if (for_prompt) NoteOrigins(load.blocks, event.from, pool);
     for (auto block = load.blocks.rbegin(); block != load.blocks.rend(); ++block) {
       loading_.erase(block->first);
       pool.UnpinWhole({&block->second, 1});

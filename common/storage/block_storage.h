@@ -66,7 +66,8 @@ struct BlockSaved {
 };
 struct BlocksLoaded {
   LoadId load;
-  int64_t loaded = 0;  // blocks at the beginning whose bytes are there, verified
+  int64_t loaded = 0;           // blocks at the beginning whose bytes are there, verified
+  std::vector<StoreTier> from;  // of each of these: the tier that it was read from
   // Blocks of this load that came from a slower tier and lie in a faster one now, what made room
   // for them, and those of which a copy was damaged or lost.
   std::vector<BlockPlace> changed;

@@ -113,6 +113,7 @@ BlocksLoaded BlockTiers::Load(const LoadBlocks& command, kv::BlockArena& arena,
     arena.MarkArrived(block.second);
     arrived.push_back(block.second);
     ++event.loaded;
+    event.from.push_back(*tier);
     if (tier == StoreTier::kDisk)
       from_disk.push_back(block);
     else if (stores_.disk != nullptr)

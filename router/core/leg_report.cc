@@ -21,6 +21,9 @@ void Bound(v1::TokensBySource& tokens) {
   tokens.set_computed(Count(tokens.computed()));
   tokens.set_received(Count(tokens.received()));
   tokens.set_cached(Count(tokens.cached()));
+  tokens.set_from_host_memory(Count(tokens.from_host_memory()));
+  tokens.set_from_disk(Count(tokens.from_disk()));
+  tokens.set_fetched(Count(tokens.fetched()));
 }
 
 void Bound(v1::Installed& installed) {

@@ -37,6 +37,8 @@ void AccessRecord::OnFinished(const v1::Finished& finished) {
 }
 
 void AccessRecord::Write(const absl::Status& status, absl::Duration total) const {
+  const v1::TokensBySource& tokens =
+      route_.prefill_node().empty() ? route_.decode_tokens() : route_.prefill_tokens();
   Log(LogLevel::kInfo, "request ended",
       {{"request_id", request_id_},
        {trace_id_.empty() ? "" : "trace_id", trace_id_},
@@ -45,6 +47,9 @@ void AccessRecord::Write(const absl::Status& status, absl::Duration total) const
        {"reason", ReasonName(reason_)},
        {"prompt_tokens", prompt_tokens_},
        {"cached_tokens", cached_tokens_},
+       {tokens.from_host_memory() > 0 ? "host_memory_tokens" : "", tokens.from_host_memory()},
+       {tokens.from_disk() > 0 ? "disk_tokens" : "", tokens.from_disk()},
+       {tokens.fetched() > 0 ? "fetched_tokens" : "", tokens.fetched()},
        {"output_tokens", output_tokens_},
        {"answers", answers_},
        {"queue_ms", Rounded(queue_ms_)},

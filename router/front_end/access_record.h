@@ -2,6 +2,8 @@
 //   request ended request_id=r-17 front_end=http status=OK reason=stop prompt_tokens=37
 //   cached_tokens=0 output_tokens=8 answers=1 queue_ms=0.1 first_token_ms=41.2 total_ms=145.9
 //   prefill=prefill-0 decode=decode-0 attempts=1
+// Where some of the cached tokens were brought for this prompt, host_memory_tokens, disk_tokens and
+// fetched_tokens say how many, of the first answer.
 // A request that the router refuses before it reads the prompt has no line.
 // Thread safety: none; the core's strand. Owner: the request's AnswerSession.
 #pragma once

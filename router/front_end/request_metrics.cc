@@ -1,5 +1,6 @@
 #include "router/front_end/request_metrics.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -115,6 +116,26 @@ void AddTier(const char* tier, const v1::TierTotals& totals, const MetricLabels&
         totals.blocks_written());
 }
 
+// Where the node got the KV of its prompts' tokens from; the sources add up to all of them.
+void AddSources(const v1::TokensBySource& tokens, const MetricLabels& labels,
+                MetricRegistry& page) {
+  const auto count = [&](const char* source, double value) {
+    page.AddCounter("tandem_node_prompt_tokens_total",
+                    "Prompt tokens of the node, by where their KV came from.",
+                    With(labels, {{"source", source}}))
+        .Add(value);
+  };
+  const auto host = static_cast<double>(tokens.from_host_memory());
+  const auto disk = static_cast<double>(tokens.from_disk());
+  const auto fetched = static_cast<double>(tokens.fetched());
+  count("computed", static_cast<double>(tokens.computed()));
+  count("received", static_cast<double>(tokens.received()));
+  count("blocks", std::max(0.0, static_cast<double>(tokens.cached()) - host - disk - fetched));
+  count("host", host);
+  count("disk", disk);
+  count("fetched", fetched);
+}
+
 void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegistry& page) {
   const v1::NodeCounters& counters = node.counters();
   const auto count = [&](const char* name, const char* help, int64_t value) {
@@ -134,6 +155,7 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
         counters.kv_bytes_received());
   count("tandem_node_computed_prompt_tokens_total", "Prompt tokens that the node has computed.",
         counters.prompt_tokens().computed());
+  AddSources(counters.prompt_tokens(), labels, page);
   count("tandem_node_fetched_blocks_total",
         "KV blocks of prompts' beginnings that the node has fetched and not computed.",
         counters.blocks_fetched());

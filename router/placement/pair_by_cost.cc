@@ -117,6 +117,8 @@ void PairPlacement::ExplainCost(const PlacementRequest& request,
     v1::PlacementCandidate& candidate = *list.Add();
     candidate.set_node_id(node.node->id.value());
     candidate.set_cached_tokens(node.cached_tokens);
+    candidate.set_host_memory_tokens(node.stored.host);
+    candidate.set_disk_tokens(node.stored.disk);
     candidate.set_chosen(node.node->key == placement.decode || node.node->key == placement.prefill);
     CostPlacement::Describe(choice, candidate);
   };

@@ -48,6 +48,9 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
   zeroes.Expect(
       "prompt tokens without a source",
       counters.prompt_tokens_total() - prompt.computed() - prompt.received() - prompt.cached());
+  zeroes.Expect("prompt tokens brought beyond those that were cached",
+                std::max<int64_t>(0, prompt.from_host_memory() + prompt.from_disk() +
+                                         prompt.fetched() - prompt.cached()));
 }
 
 void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, absl::Time now,

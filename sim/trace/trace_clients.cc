@@ -94,8 +94,13 @@ void TraceClients::OnDone(const Running& request, const router::RequestDone& don
   result_.itl.AddAll(request.gaps_ns);
   PromptSources& sources = result_.sources;
   sources.prompt += done.usage.prompt_tokens();
-  (done.route.prefill_node().empty() ? sources.decode_cache : sources.prefill_cache) +=
-      done.usage.cached_tokens();
+  const bool local = done.route.prefill_node().empty();
+  (local ? sources.decode_cache : sources.prefill_cache) += done.usage.cached_tokens();
+  const v1::TokensBySource& tokens =
+      local ? done.route.decode_tokens() : done.route.prefill_tokens();
+  sources.host_memory += tokens.from_host_memory();
+  sources.disk += tokens.from_disk();
+  sources.fetched += tokens.fetched();
 
   bool good =
       options_.objectives.ttft == absl::ZeroDuration() || request.ttft <= options_.objectives.ttft;

@@ -2,6 +2,7 @@
 // Thread safety: plain values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,9 +25,11 @@ struct PromptSources {
   int64_t prompt = 0;         // all
   int64_t prefill_cache = 0;  // held by the prefill node
   int64_t decode_cache = 0;   // held by the decode node, which computed the rest itself
-  // Of prefill_cache: brought from another node for this purpose. Counted in blocks that arrived.
-  int64_t fetched = 0;
+  // Of both: what was brought for a prompt, as v1::TokensBySource counts it.
+  int64_t host_memory = 0, disk = 0, fetched = 0;
   int64_t hits() const { return prefill_cache + decode_cache; }
+  // The rest: in the node's blocks. Not below 0, where a retry found less than its first attempt.
+  int64_t blocks() const { return std::max<int64_t>(0, hits() - host_memory - disk - fetched); }
 };
 
 struct NodeResult {

@@ -178,8 +178,6 @@ void TraceSimulation::ReportNodes() {
                              .steps = work.steps,
                              .prompt_tokens = work.prompt_rows,
                              .generated_tokens = work.generated_rows});
-    result_.sources.fetched +=
-        node->blocks_fetched() * topology_.block_tokens + node->part_tokens_fetched();
   }
 }
 

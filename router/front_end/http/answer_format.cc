@@ -105,9 +105,9 @@ Json AnswerFormat::TimingJson() const {
     const v1::Timing& timing = finished.timing();
     const v1::Route& route = finished.route();
     const auto sources = [](const v1::TokensBySource& tokens) -> Json {
-      return {{"computed", tokens.computed()},
-              {"received", tokens.received()},
-              {"cached", tokens.cached()}};
+      return {{"computed", tokens.computed()},   {"received", tokens.received()},
+              {"cached", tokens.cached()},       {"from_host_memory", tokens.from_host_memory()},
+              {"from_disk", tokens.from_disk()}, {"fetched", tokens.fetched()}};
     };
     list.push_back({{"queue_ms", timing.queue_ms()},
                     {"reserve_ms", timing.reserve_ms()},

@@ -148,10 +148,9 @@ TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
   v1::NodeStatus& prefill = *after.add_nodes();
   prefill.set_node_id("p0");
   prefill.set_role("prefill");
-  prefill.mutable_counters()->set_blocks_fetched(3);
 
   load.elapsed = absl::Seconds(6);
-  const sim::TraceResult result = MeasureTrace(load, {.ttft = absl::Seconds(1)}, before, after, 32);
+  const sim::TraceResult result = MeasureTrace(load, {.ttft = absl::Seconds(1)}, before, after);
   EXPECT_EQ(result.requests, 5);
   EXPECT_EQ(result.answered, 2);
   EXPECT_EQ(result.refused, 1);
@@ -164,12 +163,29 @@ TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
   EXPECT_EQ(result.sources.prompt, 200);
   EXPECT_EQ(result.sources.prefill_cache, 64);
   EXPECT_EQ(result.sources.decode_cache, 64);
-  EXPECT_EQ(result.sources.fetched, 96);
   EXPECT_EQ(result.virtual_s, 6);
   ASSERT_EQ(result.nodes.size(), 2u);
   EXPECT_TRUE(result.nodes[0].prefill);
   EXPECT_NEAR(result.nodes[1].busy_s, 3, 1e-9);
   EXPECT_EQ(result.nodes[1].generated_tokens, 6);
+}
+
+TEST(MeasureTrace, HitsAreCountedBySource) {
+  LoadResult load;
+  RequestRecord apart, local;
+  apart.prompt_tokens = local.prompt_tokens = 100;
+  apart.cached_tokens = local.cached_tokens = 64;
+  apart.prefilled_apart = true;
+  apart.host_memory_tokens = 32;
+  apart.fetched_tokens = 16;
+  local.host_memory_tokens = 16;
+  local.disk_tokens = 8;
+  load.records = {apart, local};
+  const sim::PromptSources sources = MeasureTrace(load, {}, {}, {}).sources;
+  EXPECT_EQ(sources.host_memory, 48);
+  EXPECT_EQ(sources.disk, 8);
+  EXPECT_EQ(sources.fetched, 16);
+  EXPECT_EQ(sources.blocks(), 128 - 48 - 8 - 16) << "the rest";
 }
 
 TEST(MeasureTrace, ANodeThatStartedAgainCountsFromItsStart) {
@@ -180,17 +196,14 @@ TEST(MeasureTrace, ANodeThatStartedAgainCountsFromItsStart) {
   was.set_incarnation(1);
   was.mutable_step_cost()->set_actual_us(7e6);
   was.mutable_counters()->set_generated_tokens(1000);
-  was.mutable_counters()->set_blocks_fetched(50);
   v1::NodeStatus& now = *after.add_nodes() = was;
   now.set_incarnation(2);
   now.mutable_step_cost()->set_actual_us(1e6);
   now.mutable_counters()->set_generated_tokens(2);
-  now.mutable_counters()->set_blocks_fetched(1);
-  const sim::TraceResult result = MeasureTrace(LoadResult(), {}, before, after, 32);
+  const sim::TraceResult result = MeasureTrace(LoadResult(), {}, before, after);
   ASSERT_EQ(result.nodes.size(), 1u);
   EXPECT_NEAR(result.nodes[0].busy_s, 1, 1e-9);
   EXPECT_EQ(result.nodes[0].generated_tokens, 2);
-  EXPECT_EQ(result.sources.fetched, 32);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "cli/cluster/restart_count.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/report/summary_text.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::cli {

@@ -67,6 +67,20 @@ sequence 0, placed at 1.25 ms by cost
 )");
 }
 
+TEST(PlacementText, ItSaysWhatTheChosenNodesReadFromStorage) {
+  v1::RequestTrace trace = ByCost();
+  v1::PlacementDecision& decision = *trace.mutable_placements(0);
+  for (v1::PlacementCandidate& node : *decision.mutable_decode_nodes())
+    if (node.node_id() == "decode-b") node.set_disk_tokens(48);
+  for (v1::PlacementCandidate& node : *decision.mutable_prefill_nodes())
+    if (!node.chosen()) node.set_host_memory_tokens(7);
+  const std::string text = FormatPlacements(trace);
+  EXPECT_NE(text.find("  Of decode-b's cached tokens 0 are in host memory and 48 on disk.\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("prefill-a's cached"), std::string::npos) << text;
+}
+
 TEST(PlacementText, ByCostTheNextBestIsTheLeastOfBothRoles) {
   v1::RequestTrace trace = ByCost();
   trace.mutable_placements(0)->mutable_decode_nodes(0)->set_score(34);

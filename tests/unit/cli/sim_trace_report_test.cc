@@ -32,7 +32,12 @@ TraceReport Example() {
   result.virtual_s = 8;
   result.events = 5'000'000;
   report.wall_s = 2;
-  result.sources = {.prompt = 1000, .prefill_cache = 250, .decode_cache = 50, .fetched = 100};
+  result.sources = {.prompt = 1000,
+                    .prefill_cache = 250,
+                    .decode_cache = 50,
+                    .host_memory = 60,
+                    .disk = 20,
+                    .fetched = 100};
   for (const int ms : {100, 200, 300}) result.ttft.Add(absl::Milliseconds(ms));
   report.policies = {{.policy = "LRU", .hit_tokens = 200}, {.policy = "FIFO", .hit_tokens = 150}};
   report.policy_blocks = 77;
@@ -47,7 +52,10 @@ TEST(SimTraceReport, JsonHoldsTheFigures) {
   EXPECT_DOUBLE_EQ(json["hit"], 0.3);
   EXPECT_DOUBLE_EQ(json["ceiling"], 0.4);
   EXPECT_DOUBLE_EQ(json["hit_of_ceiling"], 0.75);
+  EXPECT_EQ(json["hits"]["host_memory"], 60);
+  EXPECT_EQ(json["hits"]["disk"], 20);
   EXPECT_EQ(json["hits"]["fetched"], 100);
+  EXPECT_EQ(json["hits"]["blocks"], 120) << "the rest";
   EXPECT_DOUBLE_EQ(json["max_over_mean"], 1.5) << "of prefill nodes: 6 by the mean of 6 and 2";
   EXPECT_DOUBLE_EQ(json["goodput"], 0.25);
   EXPECT_DOUBLE_EQ(json["good_share"], 0.5);
@@ -62,10 +70,12 @@ TEST(SimTraceReport, JsonHoldsTheFigures) {
 
 TEST(SimTraceReport, TableAndPageHoldTheFigures) {
   const std::string table = FormatTraceTable(Example());
-  for (const char* text :
-       {"30.00 % of prompt tokens, 75.0 % of the ceiling of 40.00 %", "10.00 % fetched", "1.500",
-        "0.250 requests/s, 50.0 % of all", "2.50 million events/s",
-        "of 77 blocks: LRU 20.00 %, FIFO 15.00 %", "1 refused", "prefill-1"})
+  for (const char* text : {"30.00 % of prompt tokens, 75.0 % of the ceiling of 40.00 %",
+                           "blocks 12.00 %, host memory 6.00 %, disk 2.00 %, other nodes 10.00 %; "
+                           "of the ceiling 30.0, "
+                           "15.0, 5.0, 25.0 %",
+                           "1.500", "0.250 requests/s, 50.0 % of all", "2.50 million events/s",
+                           "of 77 blocks: LRU 20.00 %, FIFO 15.00 %", "1 refused", "prefill-1"})
     EXPECT_THAT(table, HasSubstr(text));
   const std::string page = FormatTraceHtml(Example());
   std::istringstream text(page);

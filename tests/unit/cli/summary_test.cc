@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "cli/command_line/parse.h"
+#include "cli/report/summary_text.h"
 
 namespace tandem::cli {
 namespace {

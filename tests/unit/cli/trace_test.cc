@@ -25,6 +25,9 @@ v1::Finished Disaggregated() {
   route.set_decode_node("decode-2");
   route.set_attempts(1);
   route.mutable_prefill_tokens()->set_computed(100);
+  route.mutable_prefill_tokens()->set_cached(80);
+  route.mutable_prefill_tokens()->set_from_host_memory(32);
+  route.mutable_prefill_tokens()->set_fetched(16);
   route.mutable_decode_tokens()->set_received(96);
   route.set_kv_bytes_moved(1 << 20);
   route.set_kv_transfer_ms(6);
@@ -82,7 +85,8 @@ TEST(Trace, TextNamesNodesTimesAndGaps) {
   const std::string text = FormatTrace(trace);
   EXPECT_THAT(text, HasSubstr("request r-7, submitted 2023-11-14 22:13:20.250 UTC"));
   EXPECT_THAT(text, HasSubstr("prefill-1 to decode-2, 1 attempt\n"));
-  EXPECT_THAT(text, HasSubstr("100 computed, 0 received, 0 cached"));
+  EXPECT_THAT(text,
+              HasSubstr("100 computed, 0 received, 80 cached (32 from host memory, 16 fetched)"));
   EXPECT_THAT(text, HasSubstr("2 between tokens"));
   EXPECT_THAT(text, HasSubstr("longest 4.00 ms, number 2"));
   EXPECT_THAT(text, HasSubstr("1.00 MiB over shm: 4.00 ms on the wire, 3.50 of them behind the "

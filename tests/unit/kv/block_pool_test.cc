@@ -51,6 +51,21 @@ TEST(BlockPool, TheSecondBlockOfAnEqualHashStaysUnsealed) {
   EXPECT_EQ(pool.counts().free, 1);
 }
 
+TEST(BlockPool, WhereABlockCameFromIsToldOnceAndGoesWithItsBytes) {
+  BlockPool pool(2);
+  ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> blocks, pool.Allocate(2));
+  pool.SetOrigin(blocks[0], BlockOrigin::kDisk);
+  pool.SetOrigin(blocks[1], BlockOrigin::kPeer);
+  for (int i = 0; i < 2; ++i) pool.Seal(blocks[i], Hash(i));
+  for (const int i : {1, 0}) pool.Unref(blocks[i]);
+  EXPECT_THAT(pool.Match({Hash(0)}), ElementsAre(blocks[0]));
+  EXPECT_EQ(pool.TakeOrigin(blocks[0]), BlockOrigin::kDisk);
+  EXPECT_EQ(pool.TakeOrigin(blocks[0]), BlockOrigin::kHere);
+  // The other one is evicted before anyone asks.
+  EXPECT_THAT(*pool.Allocate(1), ElementsAre(blocks[1]));
+  EXPECT_EQ(pool.TakeOrigin(blocks[1]), BlockOrigin::kHere);
+}
+
 TEST(BlockPool, StoredAndRemovedBetweenTwoDrainsCancelOut) {
   BlockPool pool(1);
   ASSERT_OK_AND_ASSIGN(std::vector<BlockId> block, pool.Allocate(1));

@@ -80,6 +80,30 @@ TEST_F(HostTierTest, ABlockIsReadFromTheFasterTierAndCounted) {
   ExpectNothingHeld();
 }
 
+TEST_F(HostTierTest, APromptsTokensAreToldByTheTierThatTheyCameFrom) {
+  const auto names = ServeAndName("a", 1, 4);
+  EvictFromHost({names[0], names[1], names[2]});
+  Crowd();
+  Serve("b", 1, 4);
+  EXPECT_EQ(SourcesOf("b").cached(), 4 * kBlockTokens);
+  EXPECT_EQ(SourcesOf("b").from_disk(), 3 * kBlockTokens);
+  EXPECT_EQ(SourcesOf("b").from_host_memory(), kBlockTokens);
+  EXPECT_EQ(SourcesOf("b").fetched(), 0);
+  // They are in the node's blocks now.
+  Serve("c", 1, 4);
+  EXPECT_EQ(SourcesOf("c").cached(), 4 * kBlockTokens);
+  EXPECT_EQ(SourcesOf("c").from_disk() + SourcesOf("c").from_host_memory(), 0);
+  // What is read again counts again.
+  Crowd();
+  Serve("d", 1, 2);
+  EXPECT_EQ(SourcesOf("d").from_disk(), 2 * kBlockTokens);
+  Count();
+  const v1::TokensBySource& sum = counters_.prompt_tokens();
+  EXPECT_EQ(sum.from_disk(), 5 * kBlockTokens);
+  EXPECT_EQ(sum.from_host_memory(), kBlockTokens);
+  EXPECT_EQ(sum.from_disk(), FromDisk().blocks_read() * kBlockTokens);
+}
+
 TEST_F(HostTierTest, RoutersHearWhereABlockLiesAndWhenItsTierChanges) {
   const auto names = ServeAndName("a", 1, 4);
   Crowd();

@@ -174,7 +174,8 @@ class PrefixFetchTest : public ::testing::Test {
       for (const auto& [router, event] : resources_->TakeActions().events) {
         if (event.has_tokens()) result.first = event.tokens().steps(0).tokens(0).token_id();
         if (!event.has_prefill_finished()) continue;
-        result.second = event.prefill_finished().tokens().computed();
+        sources_ = event.prefill_finished().tokens();
+        result.second = sources_.computed();
         EXPECT_EQ(event.prefill_finished().fetch_declined(), declined_);
       }
     }
@@ -209,7 +210,8 @@ class PrefixFetchTest : public ::testing::Test {
   std::unique_ptr<node::NodeResources> resources_;
   std::unique_ptr<PrefillCore> core_;
   std::vector<BlockId> leased_;
-  bool declined_ = false;  // what Compute expects of prompts
+  v1::TokensBySource sources_;  // of the last prompt
+  bool declined_ = false;       // what Compute expects of prompts
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
 
@@ -257,6 +259,9 @@ TEST_F(PrefixFetchTest, OnlyWhatTheHolderDidNotHaveIsComputed) {
   EXPECT_EQ(resources_->counters().blocks_fetched(), kFetched);
   EXPECT_EQ(resources_->counters().part_tokens_fetched(), 75 % kBlockTokens);
   ExpectCached(75);
+  EXPECT_EQ(sources_.cached(), 75);
+  EXPECT_EQ(sources_.fetched(), kFetched * kBlockTokens);
+  EXPECT_EQ(resources_->counters().prompt_tokens().fetched(), kFetched * kBlockTokens);
 }
 
 TEST_F(PrefixFetchTest, WithoutAPartTheFullBlocksCome) {

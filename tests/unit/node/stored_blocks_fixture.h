@@ -107,6 +107,7 @@ class StoredBlocksTest : public DecodeCoreTest {
         const storage::StoreTier tier = TiersOf(hash).fastest();
         SetBytes(block, BlocksOf(tier).at(hash));
         ++loaded.loaded;
+        loaded.from.push_back(tier);
         loaded.read[tier].bytes += engine_->spec().layout.block_bytes();
         loaded.read[tier].time = tier == storage::StoreTier::kHost ? host_load_time_ : load_time_;
       }

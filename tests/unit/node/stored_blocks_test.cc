@@ -143,6 +143,8 @@ TEST_F(StoredBlocksTest, PromptsOfOneBeginningReadItOnce) {
   ServeAll();
   StepAll();
   EXPECT_EQ(TokensOf("b"), TokensOf("c"));
+  EXPECT_EQ(SourcesOf("b").from_disk(), 2 * kBlockTokens);
+  EXPECT_EQ(SourcesOf("c").from_disk(), 0) << "b was the first to use them";
   EXPECT_THAT(TokensOf("b"), SizeIs(3));
   EXPECT_EQ(resources_->counters().blocks_loaded(), 2);
   ServeAll();
@@ -309,12 +311,17 @@ TEST_F(StoredBlocksTest, PeersFetchWhatLiesOnDisk) {
   SetBytes(blocks[0].second, disk_.at(hashes[0]));
   core_->OnStorage(storage::BlocksLoaded{.load = std::get<storage::LoadBlocks>(load).load,
                                          .loaded = 1,
+                                         .from = {storage::StoreTier::kDisk},
                                          .read = {.disk = {1, load_time_}}},
                    now_);
   actions = resources_->TakeActions();
   ASSERT_THAT(actions.transfer, SizeIs(3));
   EXPECT_TRUE(std::holds_alternative<transfer::OpenExport>(actions.transfer[0]));
   EXPECT_TRUE(std::holds_alternative<transfer::PushRange>(actions.transfer[1]));
+  Keep(std::move(actions));
+  Serve("b", 1, 4);
+  EXPECT_EQ(SourcesOf("b").cached(), 4 * kBlockTokens);
+  EXPECT_EQ(SourcesOf("b").from_disk(), 3 * kBlockTokens) << "one was read for the peer";
 }
 
 }  // namespace

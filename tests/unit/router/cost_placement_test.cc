@@ -204,6 +204,9 @@ TEST_F(CostPlacementTest, EachTiersTokensCountAtItsRate) {
       ASSERT_EQ(Place(100), std::nullopt);
       EXPECT_NEAR(Shown("p0", "read"), (80 - on_disk) / 8.0 + on_disk / 2.0, 1e-6);
       EXPECT_NEAR(Shown("p0", "read host"), (80 - on_disk) / 8.0, 1e-6);
+      const v1::PlacementCandidate& shown = placement_.decision->prefill_nodes(0);
+      EXPECT_EQ(shown.disk_tokens(), on_disk);
+      EXPECT_EQ(shown.host_memory_tokens(), 80 - on_disk);
     }
   }
 }

@@ -20,6 +20,9 @@ void SetTokens(int64_t count, v1::TokensBySource& tokens) {
   tokens.set_computed(count);
   tokens.set_received(count);
   tokens.set_cached(count);
+  tokens.set_from_host_memory(count);
+  tokens.set_from_disk(count);
+  tokens.set_fetched(count);
 }
 
 void SetTimes(double ms, v1::Installed& installed) {
@@ -77,6 +80,9 @@ TEST(LegReport, FiguresOfATransferAreBounded) {
       EXPECT_EQ(tokens.computed(), count);
       EXPECT_EQ(tokens.received(), count);
       EXPECT_EQ(tokens.cached(), count);
+      EXPECT_EQ(tokens.from_host_memory(), count);
+      EXPECT_EQ(tokens.from_disk(), count);
+      EXPECT_EQ(tokens.fetched(), count);
     }
     EXPECT_EQ(event.installed().kv_bytes_received(),
               std::clamp<int64_t>(figure, 0, kReportedBytesMax));

@@ -61,7 +61,13 @@ TEST(RequestMetrics, NodesCountersAreCounters) {
     node.set_role(role);
     node.mutable_counters()->set_kv_bytes_sent(role[0] == 'p' ? 4096 : 0);
     node.mutable_counters()->set_kv_bytes_received(role[0] == 'p' ? 0 : 4096);
-    node.mutable_counters()->mutable_prompt_tokens()->set_computed(33);
+    v1::TokensBySource& tokens = *node.mutable_counters()->mutable_prompt_tokens();
+    tokens.set_computed(33);
+    tokens.set_received(4);
+    tokens.set_cached(100);
+    tokens.set_from_host_memory(20);
+    tokens.set_from_disk(30);
+    tokens.set_fetched(40);
   }
   const std::string text = RequestMetrics("m").Text(status, {});
   EXPECT_THAT(text, HasSubstr("# TYPE tandem_node_kv_sent_bytes_total counter\n"));
@@ -71,6 +77,16 @@ TEST(RequestMetrics, NodesCountersAreCounters) {
                               "role=\"decode\"} 4096\n"));
   EXPECT_THAT(text, HasSubstr("tandem_node_computed_prompt_tokens_total{node=\"decode-0\","
                               "role=\"decode\"} 33\n"));
+  for (const auto& [source, tokens] :
+       std::initializer_list<std::pair<const char*, int>>{{"computed", 33},
+                                                          {"received", 4},
+                                                          {"blocks", 10},
+                                                          {"host", 20},
+                                                          {"disk", 30},
+                                                          {"fetched", 40}})
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_node_prompt_tokens_total{node=\"decode-0\","
+                                             "role=\"decode\",source=\"",
+                                             source, "\"} ", tokens, "\n")));
   EXPECT_THAT(text, Not(HasSubstr("# TYPE tandem_node_generated_tokens_total gauge")));
   // What only counts up is no gauge.
   EXPECT_THAT(text, HasSubstr("# TYPE tandem_node_kv_refused_total counter\n"));

@@ -26,6 +26,7 @@
 namespace tandem::storage {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -183,11 +184,13 @@ TEST_F(BlockTiersTest, ALoadTakesTheFastestTierAndRaisesWhatCameFromDisk) {
   const BlocksLoaded from_host = Load({3, 4});
   EXPECT_EQ(from_host.read.host.bytes, 2 * kBlockBytes);
   EXPECT_EQ(from_host.read.disk.bytes, 0);
+  EXPECT_THAT(from_host.from, ElementsAre(StoreTier::kHost, StoreTier::kHost));
   EXPECT_THAT(from_host.changed, IsEmpty());
   const BlocksLoaded mixed = Load({1, 4});
   EXPECT_EQ(mixed.loaded, 2);
   EXPECT_EQ(mixed.read.host.bytes, kBlockBytes);
   EXPECT_EQ(mixed.read.disk.bytes, kBlockBytes);
+  EXPECT_THAT(mixed.from, ElementsAre(StoreTier::kDisk, StoreTier::kHost));
   EXPECT_EQ(PlacesOf(mixed.changed), (Places{{1, In(true, true)}, {3, In(false, true)}}));
   EXPECT_EQ(Load({1}).read.host.bytes, kBlockBytes);
 }
@@ -221,6 +224,7 @@ TEST_F(BlockTiersTest, ADamagedCopyInHostMemoryIsReadFromDisk) {
   EXPECT_EQ(loaded.damaged, 1);
   EXPECT_THAT(std::string(loaded.fault.message()), HasSubstr("damaged"));
   EXPECT_EQ(loaded.read.disk.bytes, kBlockBytes);
+  EXPECT_THAT(loaded.from, ElementsAre(StoreTier::kDisk));
   EXPECT_EQ(PlacesOf(loaded.changed), (Places{{1, In(true, true)}})) << "it is copied again";
   EXPECT_EQ(Load({1}).read.host.bytes, kBlockBytes);
 }

@@ -44,7 +44,10 @@ function waterfall(sequence, total) {
 }
 
 function tokens(sources) {
-  return `${count(sources?.computed ?? 0)} computed, ${count(sources?.received ?? 0)} received, ${count(sources?.cached ?? 0)} cached`;
+  const brought = [["from_host_memory", "from host memory"], ["from_disk", "from disk"], ["fetched", "fetched"]]
+    .filter(([field]) => Number(sources?.[field]) > 0).map(([field, name]) => `${count(Number(sources[field]))} ${name}`);
+  return `${count(sources?.computed ?? 0)} computed, ${count(sources?.received ?? 0)} received, ${count(sources?.cached ?? 0)} cached`
+    + (brought.length > 0 ? ` (${brought.join(", ")})` : "");
 }
 
 function details(sequence) {
