@@ -10,14 +10,21 @@
 #include "router/core/lendable_blocks.h"
 
 namespace tandem::router {
+namespace {
+
+// Refers to `wanted`.
+absl::flat_hash_set<absl::string_view> AvoidedBy(const v1::LoanWanted& wanted) {
+  return {wanted.avoid_node_ids().begin(), wanted.avoid_node_ids().end()};
+}
+
+}  // namespace
 
 std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWanted& wanted,
                                           absl::Span<const kv::BlockHash> hashes) const {
   const bool moves = !wanted.from_node_id().empty();
   // Of a loan that moves, the next creditor takes all.
   const int64_t needed = moves ? std::ssize(hashes) : std::ssize(hashes) / wanted.units();
-  absl::flat_hash_set<absl::string_view> avoided(wanted.avoid_node_ids().begin(),
-                                                 wanted.avoid_node_ids().end());
+  absl::flat_hash_set<absl::string_view> avoided = AvoidedBy(wanted);
   // A loan that is taken over stays where it is, if its creditor grants it.
   const bool taken_over = moves && wanted.prefer_node_id() == wanted.from_node_id();
   if (moves && !taken_over) avoided.insert(wanted.from_node_id());
@@ -67,8 +74,10 @@ std::vector<NodeKey> LoanBroker::Rivals(const Node& debtor, const v1::LoanWanted
     const auto unmet = unmet_.empty() ? unmet_.end() : unmet_.find(node.key);
     return unmet != unmet_.end() && now - unmet->second < kUnmetKept;
   };
+  const auto avoided = AvoidedBy(wanted);
   for (const Node* node : fleet_.by_slot()) {
-    if (node == nullptr || node == &debtor || !lacks(*node)) continue;
+    if (node == nullptr || node == &debtor || !lacks(*node) || avoided.contains(node->id.value()))
+      continue;
     if (node->numerics_id == debtor.numerics_id && !node->draining) rivals.push_back(node->key);
   }
   if (rivals.size() <= kRivalsMax) return rivals;

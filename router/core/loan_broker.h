@@ -78,7 +78,8 @@ class LoanBroker {
   std::vector<const Node*> Rank(const Node& debtor, const v1::LoanWanted& wanted,
                                 absl::Span<const kv::BlockHash> hashes) const;
   // Nodes that may hold back a sequence of theirs for the wanting one, because it came later: those
-  // that borrow, and those whose last question found no creditor. kRivalsMax at most.
+  // that borrow, and those whose last question found no creditor. kRivalsMax at most, and none that
+  // the debtor avoids.
   std::vector<NodeKey> Rivals(const Node& debtor, const v1::LoanWanted& wanted,
                               absl::Time now) const;
   // Asks the next creditor, or ends the question with a refusal. Erases it in the second case.

@@ -181,13 +181,14 @@ TEST_F(LoanBrokerTest, NodesThatLackMemoryThemselvesAreAskedLast) {
   Join({Lends("d1"), Lends("d2"), Lends("d3"), Lends("d4")});
   Report(2, [](v1::NodeLoad& load) { load.add_debts()->set_blocks(1); });
   Report(3, [](v1::NodeLoad& load) { load.set_blocks_free(0); });
-  const auto asked = [&](uint64_t loan, int64_t arrived_us) {
+  const auto asked = [&](uint64_t loan, int64_t arrived_us, const std::string& avoid = "") {
     v1::NodeEvent event;
     v1::LoanWanted& wanted = *event.mutable_loan_wanted();
     wanted.set_loan(loan);
     wanted.set_units(1);
     wanted.set_hashes(kv::PackHashes(Hashes(16)));
     wanted.set_arrived_us(arrived_us);
+    if (!avoid.empty()) wanted.add_avoid_node_ids(avoid);
     harness_.Say(1, {event});
     std::vector<uint64_t> nodes;
     for (uint64_t node = Asked(); node != 0; node = Asked()) {
@@ -209,6 +210,8 @@ TEST_F(LoanBrokerTest, NodesThatLackMemoryThemselvesAreAskedLast) {
   harness_.Say(3, {event});
   EXPECT_TRUE(harness_.Next(3).has_loan_answer());
   EXPECT_THAT(asked(3, 50), ::testing::UnorderedElementsAre(2u, 3u));
+  // A split prompt's receiver: what it kept for the prompt's sender would be of no use to it.
+  EXPECT_EQ(asked(10, 50, "d3"), std::vector<uint64_t>{2});
   for (int i = 0; i < 5; ++i) {
     harness_.Advance(LoanBroker::kUnmetKept / 4);
     for (uint64_t node = 1; node <= nodes_; ++node)
