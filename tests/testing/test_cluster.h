@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,7 +30,9 @@ struct Answer {
   absl::Status status;
 };
 
-inline Answer Collect(cli::Client& client, const v1::GenerateRequest& request) {
+// `on_part`, if there is one, sees the answer so far after each of its parts.
+inline Answer Collect(cli::Client& client, const v1::GenerateRequest& request,
+                      const std::function<void(const Answer&)>& on_part = nullptr) {
   Answer answer;
   bool finished = false;
   answer.status = client.Generate(request, [&](const v1::GenerateResponse& part) {
@@ -47,6 +50,7 @@ inline Answer Collect(cli::Client& client, const v1::GenerateRequest& request) {
       answer.tokens.push_back(token.token_id());
       answer.logprobs.push_back(token.logprob());
     }
+    if (on_part) on_part(answer);
     return true;
   });
   if (answer.status.ok() && !finished) answer.status = absl::DataLossError("no Finished message");
