@@ -68,6 +68,9 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
   };
   count("tandem_node_loans_total",
         "Loans of KV memory that other nodes have taken on for the node.", counters.loans_taken());
+  count("tandem_node_partitions_lent_total",
+        "Partitions of attention of the node's sequences whose KV went to other nodes.",
+        counters.units_lent());
   count("tandem_node_loans_lost_total",
         "Loans that were lost or given up; their sequences were computed again.",
         counters.loans_lost());
