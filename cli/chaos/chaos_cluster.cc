@@ -168,7 +168,10 @@ class ChaosClusterImpl final : public ChaosCluster {
                                      const std::vector<std::string>& fleet) const {
     const int index = process - topology_.routers - (role == "decode" ? topology_.prefill : 0);
     node::NodeConfig config = PlanNode(options_.up, role, index, options_.processors, fleet);
-    if (options_.namespaces != nullptr) config.host = absl::StrCat("machine-", index);
+    if (options_.namespaces != nullptr) {
+      config.host = absl::StrCat("machine-", index);
+      config.kv.lending_host = options_.namespaces->AddressOf(process + 1);
+    }
     config.common.drain_timeout = kChaosDrainTimeout;
     return ToFlags(config);
   }
@@ -244,6 +247,8 @@ class ChaosClusterImpl final : public ChaosCluster {
       note(node.node_id(), "exports", load.exports());
       note(node.node_id(), "sequences", load.sequences_running() + load.sequences_waiting());
       note(node.node_id(), "blocks_quarantined", load.blocks_quarantined());
+      note(node.node_id(), "blocks_lent", load.blocks_lent());
+      note(node.node_id(), "debts", load.debts_size());
       note(node.node_id(), "blocks beyond free and cached",
            load.blocks_total() - load.blocks_free() - load.blocks_cached());
     }

@@ -42,6 +42,7 @@ struct ChaosOptions {
   int32_t requests = 128;
   int32_t prompt_tokens = 500;
   int32_t output_tokens = 120;
+  double beyond_pool = 0.3;
   std::string logs;
   std::string json;
 };
@@ -154,11 +155,15 @@ class ChaosRun {
 
   absl::Status RecordAnswers() {
     load_.routers = cluster_->router_addresses();
-    load_.requests = DrawWorkload({.seed = findings_.seed,
-                                   .requests = options_.requests,
-                                   .hash_engine = up_.common.engine == "hash",
-                                   .prompt_tokens_max = options_.prompt_tokens,
-                                   .output_tokens_max = options_.output_tokens});
+    load_.pool_tokens = up_.node.kv.blocks * up_.node.kv.block_tokens;
+    load_.requests =
+        DrawWorkload({.seed = findings_.seed,
+                      .requests = options_.requests,
+                      .hash_engine = up_.common.engine == "hash",
+                      .prompt_tokens_max = options_.prompt_tokens,
+                      .output_tokens_max = options_.output_tokens,
+                      .beyond_pool_share = up_.node.kv.lend_fraction > 0 ? options_.beyond_pool : 0,
+                      .pool_tokens = load_.pool_tokens});
     load_.clients = options_.clients;
     load_.seed = findings_.seed;
     std::printf("recording the answers to %d requests, without faults\n", options_.requests);
@@ -268,6 +273,7 @@ class ChaosCommand final : public Command {
     up_.node.threads = 1;
     AddRun();
     AddCluster();
+    AddLending();
   }
 
   config::Schema& schema() override { return schema_; }
@@ -307,6 +313,18 @@ class ChaosCommand final : public Command {
                 {.min = 64, .max = 8192, .unit = "tokens", .group = "Load"});
     schema_.Add("output-tokens", &options_.output_tokens, "Longest answer.",
                 {.min = 1, .max = 8192, .unit = "tokens", .group = "Load"});
+  }
+
+  void AddLending() {
+    schema_.Add(
+        "beyond-pool", &options_.beyond_pool,
+        "With --lend-fraction: share of the requests that no node can hold, half of them by "
+        "their prompts and half by their answers; they need 1.1 to 1.5 times --kv-blocks.",
+        {.min = 0, .max = 1, .group = "Load"});
+    schema_.Add("lend-fraction", &up_.node.kv.lend_fraction,
+                "Share of each node's KV blocks that may hold the KV of other nodes' sequences; "
+                "0 = nodes do not lend.",
+                {.min = 0, .max = 0.9, .group = "Cluster"});
   }
 
   void AddCluster() {

@@ -197,8 +197,7 @@ class ChaosLoadImpl final : public ChaosLoad {
       call.News();
       status = collector.OnPart(part);
       if (part.has_delta() || part.has_finished()) NoteNews(last_news, record);
-      if (part.has_finished())
-        record.placements = std::max(record.placements, part.finished().route().attempts());
+      if (part.has_finished()) NoteRoute(part.finished().route(), request, record);
       if (cancel_after < 0 || collector.tokens() < cancel_after || collector.finished()) continue;
       record.end = ChaosRequest::End::kCancelled;
       break;
@@ -210,6 +209,14 @@ class ChaosLoadImpl final : public ChaosLoad {
     if (ended.ok() && !collector.finished() && record.end != ChaosRequest::End::kCancelled)
       return absl::DataLossError("the call ended before the answer did");
     return ended;
+  }
+
+  void NoteRoute(const v1::Route& route, const v1::GenerateRequest& request,
+                 ChaosRequest& record) const {
+    record.placements = std::max(record.placements, route.attempts());
+    record.lent_tokens = std::max(record.lent_tokens, route.lent().tokens_max());
+    record.split = record.lent_tokens > 0 && !route.prefill_node().empty() &&
+                   request.tokens().ids_size() > options_.pool_tokens;
   }
 
   bool Done() const {

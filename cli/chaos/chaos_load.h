@@ -26,6 +26,7 @@ class ChaosLoad {
     std::vector<std::vector<SequenceAnswer>> expected;
     int clients = 8;
     uint64_t seed = 0;
+    int64_t pool_tokens = 0;  // what one node holds
     // A client asks another router after this much silence, and gives a request up after this time.
     absl::Duration patience = absl::Seconds(4), give_up_after = absl::Seconds(60);
   };

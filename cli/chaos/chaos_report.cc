@@ -72,6 +72,11 @@ ChaosReport Summarize(const ChaosFindings& findings) {
     if (record.end == ChaosRequest::End::kCancelled) ++report.cancelled;
     if (record.end == ChaosRequest::End::kMismatch) report.mismatches.push_back(said);
     if (record.end == ChaosRequest::End::kGivenUp) report.given_up.push_back(said);
+    if (record.end == ChaosRequest::End::kWhole && record.lent_tokens > 0) {
+      ++report.lent;
+      report.lent_split += record.split ? 1 : 0;
+      report.lent_recovered += record.recovered() ? 1 : 0;
+    }
     if (!record.recovered()) continue;
     ++report.recovered;
     const ChaosFault* cause = CauseOf(record, findings.faults);
@@ -97,15 +102,17 @@ ChaosReport Summarize(const ChaosFindings& findings) {
 std::string ToTable(const ChaosReport& report) {
   std::string text = absl::StrFormat(
       "\nseed %d, %.0f s, %s\n%d requests, %d tokens: %d whole, %d cancelled by their clients, %d "
-      "recovered; asked again %d times\nlongest pause of an undisturbed request, median: %.1f "
+      "recovered; asked again %d times\nKV lent: %d requests, %d of them with split prompts, %d "
+      "recovered\nlongest pause of an undisturbed request, median: %.1f "
       "ms\n\n"
       "%-20s %7s %10s %29s\n%-20s %7s %10s %9s %9s %9s\n",
       report.seed, report.seconds,
       report.namespaces ? "each process in a network namespace of its own"
                         : "on loopback, without faults of the network",
       report.requests, report.tokens, report.whole, report.cancelled, report.recovered,
-      report.asked_again, report.calm_pause_ms, "", "", "", "added by recovery, ms", "FAULT",
-      "TIMES", "RECOVERED", "p50", "p99", "max");
+      report.asked_again, report.lent, report.lent_split, report.lent_recovered,
+      report.calm_pause_ms, "", "", "", "added by recovery, ms", "FAULT", "TIMES", "RECOVERED",
+      "p50", "p99", "max");
   for (const auto& [name, group] : report.groups) {
     absl::StrAppendFormat(&text, "%-20s %7d %10d", name, group.faults, group.added.count);
     if (group.added.count > 0)
@@ -138,6 +145,9 @@ std::string ToJson(const ChaosReport& report) {
                                  {"cancelled", report.cancelled},
                                  {"recovered", report.recovered},
                                  {"asked_again", report.asked_again},
+                                 {"lent", report.lent},
+                                 {"lent_split", report.lent_split},
+                                 {"lent_recovered", report.lent_recovered},
                                  {"calm_pause_ms", report.calm_pause_ms},
                                  {"violations", report.violations()}};
   json["faults"] = nlohmann::ordered_json::object();

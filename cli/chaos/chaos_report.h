@@ -22,6 +22,8 @@ struct ChaosRequest {
   int calls = 1;     // that the client made
   int placements = 1;
   int64_t tokens = 0;
+  int64_t lent_tokens = 0;  // of its KV that other nodes kept at a time
+  bool split = false;       // its prompt is longer than a pool, and a prefill node computed it
   // The longest time without a token.
   absl::Duration pause_from, pause_to;
 
@@ -58,6 +60,9 @@ struct ChaosReport {
   bool namespaces = false;
   int64_t requests = 0, tokens = 0, whole = 0, cancelled = 0, recovered = 0;
   int64_t asked_again = 0;  // calls beyond each request's first
+  // Whole requests part of whose KV other nodes kept at the end; of those, with prompts longer than
+  // a pool that prefill nodes computed; and the recovered ones.
+  int64_t lent = 0, lent_split = 0, lent_recovered = 0;
   double calm_pause_ms = 0;
   std::map<std::string, Group> groups;  // by GroupOf; "unknown": recovered from none of them
   std::vector<std::string> mismatches, given_up, leaks, crashes;

@@ -1,6 +1,8 @@
 #include "cli/chaos/workload.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -32,10 +34,13 @@ class Drawing {
 
   v1::GenerateRequest Draw() {
     v1::GenerateRequest request;
+    const Size size = DrawSize();
     std::vector<int32_t> prompt;
     if (random_->Below(2) == 0) prompt = prefixes_[random_->Below(kPrefixes)];
-    const std::vector<int32_t> own =
-        Tokens(Between(1, options_.prompt_tokens_max - static_cast<int64_t>(prompt.size())));
+    const int64_t shared = std::min<int64_t>(std::ssize(prompt), size.prompt_tokens_max - 1);
+    prompt.resize(static_cast<size_t>(shared));
+    const std::vector<int32_t> own = Tokens(Between(
+        std::max<int64_t>(1, size.prompt_tokens_min - shared), size.prompt_tokens_max - shared));
     prompt.insert(prompt.end(), own.begin(), own.end());
     request.mutable_tokens()->mutable_ids()->Add(prompt.begin(), prompt.end());
     const bool sampled = random_->Below(2) == 0;
@@ -44,14 +49,39 @@ class Drawing {
     if (random_->Below(3) == 0)
       request.mutable_sampling()->set_logprobs(static_cast<int32_t>(Between(0, 3)));
     request.mutable_stop()->set_max_tokens(
-        static_cast<int32_t>(Between(1, options_.output_tokens_max)));
-    if (sampled && random_->Below(4) == 0) request.set_n(static_cast<int32_t>(Between(2, 3)));
-    if (random_->Below(3) == 0) AddStopString(request);
+        static_cast<int32_t>(Between(size.output_tokens_min, size.output_tokens_max)));
+    if (sampled && !size.beyond_pool && random_->Below(4) == 0)
+      request.set_n(static_cast<int32_t>(Between(2, 3)));
+    if (!size.beyond_pool && random_->Below(3) == 0) AddStopString(request);
     request.set_return_token_ids(true);
     return request;
   }
 
  private:
+  struct Size {
+    int64_t prompt_tokens_min = 1, prompt_tokens_max = 0;
+    int64_t output_tokens_min = 1, output_tokens_max = 0;
+    bool beyond_pool = false;
+  };
+  Size DrawSize() {
+    Size size{.prompt_tokens_max = options_.prompt_tokens_max,
+              .output_tokens_max = options_.output_tokens_max};
+    if (options_.beyond_pool_share <= 0) return size;
+    constexpr uint64_t kParts = 1000;
+    size.beyond_pool = static_cast<double>(random_->Below(kParts)) <
+                       options_.beyond_pool_share * static_cast<double>(kParts);
+    if (!size.beyond_pool) return size;
+    const int64_t least = options_.pool_tokens * 11 / 10, most = options_.pool_tokens * 3 / 2;
+    if (random_->Below(2) == 0) {
+      size.prompt_tokens_min = least;
+      size.prompt_tokens_max = most - std::min<int64_t>(size.output_tokens_max, (most - least) / 2);
+    } else {
+      size.prompt_tokens_max = std::min(size.prompt_tokens_max, options_.pool_tokens / 4);
+      size.output_tokens_min = least;
+      size.output_tokens_max = most - size.prompt_tokens_max;
+    }
+    return size;
+  }
   int64_t Between(int64_t least, int64_t most) {
     return least + static_cast<int64_t>(random_->Below(static_cast<uint64_t>(most - least + 1)));
   }

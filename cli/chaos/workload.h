@@ -16,6 +16,10 @@ struct ChaosWorkloadOptions {
   bool hash_engine = true;
   int prompt_tokens_max = 500;
   int output_tokens_max = 120;
+  // Of the requests, those that one node cannot hold, half of them by their prompts and half by
+  // their answers: they need 1.1 to 1.5 times `pool_tokens`, what a node holds. 0: none.
+  double beyond_pool_share = 0;
+  int64_t pool_tokens = 0;  // at least 64 if the share is not 0
 };
 
 // Greedy and sampled, with stop strings, log-probabilities and several answers; half of the prompts

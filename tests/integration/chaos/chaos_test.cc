@@ -64,6 +64,21 @@ void ExpectAShortRunKeepsEveryPromise(const std::string& network) {
 TEST(Chaos, OnLoopback) { ExpectAShortRunKeepsEveryPromise("loopback"); }
 TEST(Chaos, InNetworkNamespaces) { ExpectAShortRunKeepsEveryPromise("namespaces"); }
 
+// Sequences beyond any node's pool, split prompts among them, keep the same promises.
+TEST(Chaos, WithNodesThatLend) {
+  const Folder folder;
+  const ProgramRun run = RunProgram(
+      {"tandem", "chaos", "--minutes=0.15", "--period=1500ms", "--requests=16", "--clients=3",
+       "--prefill=1", "--decode=4", "--kv-blocks=24", "--prompt-tokens=200", "--lend-fraction=0.8",
+       "--beyond-pool=0.5", "--network=loopback", "--faults=kill,pause,drain",
+       "--json=" + folder.path + "/report.json"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  std::ifstream file(folder.path + "/report.json");
+  const auto report = nlohmann::json::parse(file);
+  EXPECT_EQ(report["violations"], 0);
+  EXPECT_GT(report["lent"], 0) << run.output;
+}
+
 TEST(Chaos, AnInterruptedRunLeavesNoProcess) {
   const Folder folder;
   // Flags of the children carry the served model's name: this run's own.

@@ -60,6 +60,21 @@ TEST(ChaosReport, PutsPausesDownToTheNearestFault) {
   EXPECT_EQ(report.violations(), 0);
 }
 
+TEST(ChaosReport, CountsWholeRequestsThatHadLentKv) {
+  ChaosFindings findings = Findings();
+  ChaosRequest grew = Paused(1, 1, 1), split = Paused(1, 1, 2), left = Paused(1, 1, 1);
+  grew.lent_tokens = split.lent_tokens = left.lent_tokens = 512;
+  split.split = true;
+  left.end = ChaosRequest::End::kCancelled;
+  findings.requests = {grew, split, left, Paused(1, 1, 1)};
+  const ChaosReport report = Summarize(findings);
+  EXPECT_EQ(report.lent, 2);
+  EXPECT_EQ(report.lent_split, 1);
+  EXPECT_EQ(report.lent_recovered, 1);
+  EXPECT_THAT(ToTable(report), HasSubstr("KV lent: 2 requests, 1 of them with split prompts, 1 "));
+  EXPECT_EQ(nlohmann::json::parse(ToJson(report))["lent_split"], 1);
+}
+
 TEST(ChaosReport, CountsEveryBrokenPromise) {
   ChaosFindings findings = Findings();
   ChaosRequest wrong = Paused(1, 1, 1), lost = Paused(1, 1, 1), left = Paused(1, 1, 2);
