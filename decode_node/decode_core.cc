@@ -62,6 +62,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   input->forks_follow = command.forks_follow();
   input->borrow_blocks_max = std::max<int64_t>(command.borrow_blocks_max(), 0);
   input->arrived_us = command.arrived_us();
+  if (command.step_goal_us() > 0) input->step_goal = absl::Microseconds(command.step_goal_us());
   if (const std::string& request = command.leg().request_id(); !request.empty())
     input->group = absl::StrCat(router.value(), "/", request);
   if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;

@@ -23,12 +23,12 @@ using router::Json;
 
 // Fields of a GenerateRequest that a line has under the same name. `bad_words` are texts here,
 // which is the form of GenerateRequest.bad_words.
-constexpr const char* kRequestFields[] = {"model",     "cache_salt", "priority",
+constexpr const char* kRequestFields[] = {"model",     "cache_salt", "priority", "service_tier",
                                           "bad_words", "deadline_s", "echo"};
 // Fields that say who asks, or how to deliver the answer; a batch ignores them.
 constexpr const char* kIgnoredFields[] = {
-    "custom_id", "user",         "metadata",         "stream",           "stream_options",
-    "store",     "service_tier", "prompt_cache_key", "safety_identifier"};
+    "custom_id",      "user",  "metadata",         "stream",
+    "stream_options", "store", "prompt_cache_key", "safety_identifier"};
 
 template <size_t kCount>
 bool Contains(const char* const (&names)[kCount], absl::string_view name) {

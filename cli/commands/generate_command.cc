@@ -41,6 +41,9 @@ class GenerateCommand final : public Command {
                 {.group = "Request"});
     schema_.Add("cache-salt", &cache_salt_,
                 "Requests share cached prefixes only under equal salts.", {.group = "Request"});
+    schema_.Add("service-tier", &service_tier_,
+                "The router's service tier that serves the request; empty = the default one.",
+                {.group = "Request"});
     schema_.Add("logprobs", &logprobs_,
                 "Top log-probabilities of every token, with --json; -1 = none.",
                 {.min = -1, .max = 20, .group = "Request"});
@@ -196,6 +199,7 @@ class GenerateCommand final : public Command {
 
   absl::Status BuildParameters(v1::GenerateRequest& request) const {
     request.set_cache_salt(cache_salt_);
+    request.set_service_tier(service_tier_);
     ApplySamplingFlags(sampling_, request);
     RETURN_IF_ERROR(ApplySequenceFlags(sequences_, request));
     RETURN_IF_ERROR(ApplyGuidedFlags(guided_, request));
@@ -220,7 +224,7 @@ class GenerateCommand final : public Command {
   std::string system_;
   std::vector<std::string> tokens_;
   std::string request_id_;
-  std::string cache_salt_;
+  std::string cache_salt_, service_tier_;
   int32_t logprobs_ = -1;
   SamplingFlags sampling_;
   SequenceFlags sequences_;

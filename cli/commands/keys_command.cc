@@ -114,6 +114,8 @@ std::string SettingsOf(const router::TenantLimits& limits) {
   const router::TenantLimits usual;
   if (limits.priority_min != usual.priority_min || limits.priority_max != usual.priority_max)
     words.push_back(absl::StrCat("priority=", limits.priority_min, "..", limits.priority_max));
+  if (!limits.service_tiers.empty())
+    words.push_back("service_tiers=" + absl::StrJoin(limits.service_tiers, ","));
   if (!limits.cache_group.empty()) words.push_back("cache=" + limits.cache_group);
   if (limits.is_admin) words.push_back(limits.may_infer ? "scopes=infer,admin" : "scopes=admin");
   return absl::StrJoin(words, " ");
@@ -143,10 +145,12 @@ class KeysCommand final : public Command {
   KeysCommand() : schema_("tandem keys", "Adds, lists and revokes API keys.") {
     schema_.Add("file", &file_, "The keys file: what routers get as --api-keys.",
                 {.required = true});
-    schema_.Add("set", &settings_,
-                "With add: settings of the tenant, such as requests_per_minute=60, "
-                "tokens_per_minute=N, sequences=N, kv_share=25%, weight=N, priority=MIN..MAX, "
-                "cache=GROUP, scopes=infer,admin; several are separated by commas or spaces.");
+    schema_.Add(
+        "set", &settings_,
+        "With add: settings of the tenant, such as requests_per_minute=60, "
+        "tokens_per_minute=N, sequences=N, kv_share=25%, weight=N, priority=MIN..MAX, "
+        "service_tiers=NAME,NAME, cache=GROUP, scopes=infer,admin; several are separated by "
+        "commas or spaces.");
     schema_.AllowPositionals("add TENANT | list | revoke TENANT-OR-HASH", 2);
   }
 
@@ -173,7 +177,7 @@ class KeysCommand final : public Command {
 
  private:
   absl::StatusOr<router::KeysFile> Parse(const std::string& text) const {
-    absl::StatusOr<router::KeysFile> file = router::ParseKeysFile(text);
+    absl::StatusOr<router::KeysFile> file = router::ParseKeysFile(text, nullptr);
     if (file.ok()) return file;
     return absl::InvalidArgumentError(absl::StrCat(file_, ":", file.status().message()));
   }

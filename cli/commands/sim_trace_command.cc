@@ -82,12 +82,14 @@ class SimTraceCommand final : public Command {
                 {.min = absl::ZeroDuration(), .group = group});
     schema_.Add("queue-deadline", &options_.queue_deadline, "The routers' --queue-deadline.",
                 {.min = absl::Milliseconds(1), .group = group});
-    schema_.Add("ttft-slo", &options_.ttft_slo, "The routers' --ttft-slo; 0 = none.",
+    schema_.Add("ttft-slo", &options_.default_tier.ttft_slo, "The routers' --ttft-slo; 0 = none.",
                 {.min = absl::ZeroDuration(), .group = group});
-    schema_.AddEnum("late", &options_.late, "The routers' --late.",
+    schema_.AddEnum("late", &options_.default_tier.late, "The routers' --late.",
                     {router::kLatePolicies.begin(), router::kLatePolicies.end()}, group);
-    schema_.Add("gap-slo", &options_.gap_slo, "The routers' --gap-slo; 0 = none.",
+    schema_.Add("gap-slo", &options_.default_tier.gap_slo, "The routers' --gap-slo; 0 = none.",
                 {.min = absl::ZeroDuration(), .group = group});
+    schema_.Add("service-tiers", &service_tiers_, "The routers' --service-tiers.",
+                {.group = group});
     schema_.Add("itl-slo", &options_.itl_slo, "The nodes' --itl-slo; 0 = none.",
                 {.min = absl::ZeroDuration(), .group = group});
   }
@@ -120,6 +122,10 @@ class SimTraceCommand final : public Command {
                 "Prompts have this part of the trace's tokens, and blocks as well, as with "
                 "`tandem bench trace --shrink`. A power of two.",
                 {.min = 1, .max = sim::kTraceShrinkMax, .group = "Load"});
+    schema_.Add("service-mix", &service_mix_,
+                "The service tiers that requests ask for, NAME:SHARE separated by commas. Empty = "
+                "all are of the tier `default`, and none is counted by its tier.",
+                {.group = "Load"});
     schema_.Add("seed", &seed_, "Decides what is random in the network and the router.",
                 {.min = 0, .group = "Load"});
   }
@@ -139,6 +145,9 @@ class SimTraceCommand final : public Command {
     options_.link.bytes_per_second = kv_gb_per_second_ * 1e9;
     options_.objectives = {objectives_.ttft, objectives_.itl};
     options_.seed = static_cast<uint64_t>(seed_);
+    ASSIGN_OR_RETURN(const router::ServiceTiers tiers,
+                     router::ServiceTiers::Parse(service_tiers_, options_.default_tier));
+    ASSIGN_OR_RETURN(options_.service_mix, sim::ServiceMix::Parse(service_mix_, tiers));
     ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey, Open(path));
     TraceReport report = {.objectives = options_.objectives};
     ASSIGN_OR_RETURN(report.trace, sim::Summarize(*survey, block_tokens()));
@@ -190,6 +199,7 @@ class SimTraceCommand final : public Command {
                                 .link = {.latency = absl::Microseconds(50)}};
   std::string model_cost_ = std::string(kDefaultModelCost);
   std::string step_noise_;
+  std::vector<std::string> service_tiers_, service_mix_;
   double kv_gb_per_second_ = 25;  // 200 Gbit/s
   sim::ArrivalOptions arrivals_;
   int32_t shrink_ = 1;

@@ -7,6 +7,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 
 namespace tandem::cli {
 namespace {
@@ -165,8 +167,23 @@ std::string Conclusion(const v1::PlacementDecision& decision) {
 
 }  // namespace
 
+std::string FormatGoals(const v1::RequestTrace& trace) {
+  if (!trace.has_goals()) return "";
+  const v1::ServiceGoals& goals = trace.goals();
+  std::vector<std::string> parts;
+  const auto add = [&](const char* what, double ms) {
+    if (ms > 0)
+      parts.push_back(absl::StrCat(what, " within ", absl::FormatDuration(absl::Milliseconds(ms))));
+  };
+  add("first token", goals.first_token_ms());
+  add("gaps", goals.gap_ms());
+  return absl::StrCat("service tier ", absl::CHexEscape(goals.service_tier()), ": ",
+                      parts.empty() ? "no goals" : absl::StrJoin(parts, ", "), "\n");
+}
+
 std::string FormatPlacements(const v1::RequestTrace& trace) {
-  std::string text = absl::StrCat("request ", absl::CHexEscape(trace.request_id()), "\n");
+  std::string text =
+      absl::StrCat("request ", absl::CHexEscape(trace.request_id()), "\n", FormatGoals(trace));
   for (const v1::PlacementDecision& decision : trace.placements()) {
     absl::StrAppendFormat(&text, "sequence %d, placed at %.2f ms by %s\n",
                           decision.sequence_index(), decision.at_ms(), decision.policy());

@@ -8,7 +8,11 @@
 
 namespace tandem::cli {
 
-// Every placement: the nodes that were weighed, best first, their scores, and which were chosen.
+// "service tier flex: first token within 2s" and a line break; empty where a trace tells no tier.
+std::string FormatGoals(const v1::RequestTrace& trace);
+
+// Its service tier, and every placement: the nodes that were weighed, best first, their scores, and
+// which were chosen.
 std::string FormatPlacements(const v1::RequestTrace& trace);
 
 }  // namespace tandem::cli

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "cli/report/chart.h"
+#include "cli/report/placement_text.h"
 #include "cli/report/source_text.h"
 #include "cli/report/statistics.h"
 
@@ -176,7 +177,7 @@ std::string FormatTrace(const v1::RequestTrace& trace) {
       "request ", absl::CHexEscape(trace.request_id()), ", submitted ",
       absl::FormatTime("%Y-%m-%d %H:%M:%E3S UTC",
                        absl::UnixEpoch() + absl::Seconds(trace.submitted_s()), absl::UTCTimeZone()),
-      "\n");
+      "\n", FormatGoals(trace));
   const double total_ms = TotalMs(trace);
   for (const v1::Finished& finished : trace.sequences()) {
     absl::StrAppend(&text, Headline(finished), "\n");

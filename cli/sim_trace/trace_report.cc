@@ -27,6 +27,12 @@ router::Json LatencyJson(const sim::LatencyHistogram& latency) {
           {"max", latency.max_ms()}};
 }
 
+// Requests a second of the load's time.
+double Rate(const TraceReport& report, int64_t requests) {
+  const double seconds = report.result.virtual_s;
+  return seconds > 0 ? static_cast<double>(requests) / seconds : 0;
+}
+
 double Share(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -84,6 +90,14 @@ std::string GoodputText(const TraceReport& report) {
                          limits.empty() ? "" : absl::StrCat(", within ", limits));
 }
 
+std::string TierText(const TraceReport& report, const sim::TierResult& tier) {
+  return absl::StrFormat(
+      "%d requests: %d answered, %d refused; in time %.1f %%, %.3f requests/s; TTFT p50 %.0f, p99 "
+      "%.0f ms",
+      tier.requests, tier.answered, tier.refused, 100 * Share(tier.in_time, tier.requests),
+      Rate(report, tier.in_time), tier.ttft.PercentileMs(50), tier.ttft.PercentileMs(99));
+}
+
 std::string SpeedText(const TraceReport& report) {
   const double wall = std::max(report.wall_s, 1e-9);
   return absl::StrFormat("%d events in %.2f s: %.2f million events/s, %.0f requests a minute",
@@ -109,6 +123,8 @@ std::vector<std::pair<std::string, std::string>> Facts(const TraceReport& report
   if (!report.policies.empty()) facts.emplace_back("one cache", PoliciesText(report));
   facts.emplace_back("max/mean work", absl::StrFormat("%.3f", report.result.max_over_mean()));
   facts.emplace_back("goodput", GoodputText(report));
+  for (const sim::TierResult& tier : report.result.tiers)
+    facts.emplace_back(tier.name, TierText(report, tier));
   if (report.simulated) facts.emplace_back("simulator", SpeedText(report));
   if (!report.result.first_error.empty())
     facts.emplace_back("first error", report.result.first_error);
@@ -172,6 +188,14 @@ std::string FormatTraceTable(const TraceReport& report) {
 
 std::string FormatTraceJson(const TraceReport& report) {
   const sim::TraceResult& r = report.result;
+  router::Json tiers = router::Json::object();
+  for (const sim::TierResult& tier : r.tiers)
+    tiers[tier.name] = {{"requests", tier.requests},
+                        {"answered", tier.answered},
+                        {"refused", tier.refused},
+                        {"in_time", tier.in_time},
+                        {"goodput", Rate(report, tier.in_time)},
+                        {"ttft_ms", LatencyJson(tier.ttft)}};
   const sim::PromptSources& s = r.sources;
   router::Json settings = router::Json::object(), nodes = router::Json::array();
   router::Json policies = router::Json::object(), noise = router::Json::array();
@@ -207,6 +231,7 @@ std::string FormatTraceJson(const TraceReport& report) {
                            {"e2e_ms", LatencyJson(r.e2e)},
                            {"goodput", r.goodput()},
                            {"good_share", Share(r.good, r.requests)},
+                           {"service_tiers", std::move(tiers)},
                            {"requests", r.requests},
                            {"answered", r.answered},
                            {"failed", r.failed},

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "cli/status/heat.h"
 #include "cli/status/quantities.h"
+#include "router/core/service_tier.h"
 
 namespace tandem::cli {
 namespace {
@@ -181,6 +183,8 @@ StyledLines RequestLines(const v1::ListRequestsResponse& requests, int columns) 
     std::string decode = request.decode_node().empty() ? "-" : Fit(request.decode_node(), 10);
     if (request.sequences() > 1) absl::StrAppend(&decode, " x", Count(request.sequences()));
     if (request.attempts() > 1) absl::StrAppend(&decode, " try ", Count(request.attempts()));
+    if (!request.service_tier().empty() && request.service_tier() != router::kDefaultTier)
+      absl::StrAppend(&decode, " ", absl::CHexEscape(request.service_tier()));
     const std::string row = absl::StrFormat(
         kRequestRow, Fit(request.request_id(), name_columns), Fit(request.state(), 10),
         ShortAge(request.age_s()), Count(request.prompt_tokens()), Count(request.output_tokens()),

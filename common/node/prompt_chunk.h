@@ -13,23 +13,24 @@ namespace tandem::node {
 
 struct ChunkLimits {
   int64_t rows_max = 0;
-  absl::Duration itl_slo;  // zero: no limit on the step's time
+  // Of the step's time.
+  absl::Duration step_goal = absl::InfiniteDuration();
   int32_t block_tokens = 0;
 };
 
 // The largest chunk of `sequence` that keeps the predicted time of a step of `shape` and the chunk
-// within the SLO. By bisection: more rows never take less time. The prediction's error is left out:
-// on a busy machine it is as large as the prediction, and no chunk makes the machine's other work
-// smaller.
+// within the goal. By bisection: more rows never take less time. The prediction's error is left
+// out: on a busy machine it is as large as the prediction, and no chunk makes the machine's other
+// work smaller.
 inline int64_t PromptChunk(const Sequence& sequence, const cost::StepShape& shape,
                            const cost::StepCost& step_cost, const ChunkLimits& limits) {
   const int64_t longest = std::min(sequence.remaining(), limits.rows_max);
-  if (limits.itl_slo <= absl::ZeroDuration() || shape.generated_rows == 0) return longest;
-  const double slo_us = absl::ToDoubleMicroseconds(limits.itl_slo);
+  if (limits.step_goal == absl::InfiniteDuration() || shape.generated_rows == 0) return longest;
+  const double goal_us = absl::ToDoubleMicroseconds(limits.step_goal);
   const auto fits = [&](int64_t rows) {
     cost::StepShape with = shape;
     with.Add(sequence.num_computed, rows, rows == sequence.remaining());
-    return step_cost.samples() > 0 && step_cost.Predict(with).us <= slo_us;
+    return step_cost.samples() > 0 && step_cost.Predict(with).us <= goal_us;
   };
   if (fits(longest)) return longest;
   int64_t fitting = 0, above = longest;

@@ -201,9 +201,9 @@ void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
 // A prompt that the pool cannot hold takes what blocks there are, and waits for units to be lent.
 int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
   if (!sequence.remote.lent.empty()) rows_max = std::min(rows_max, kRemoteRowsMax);
-  const absl::Duration itl_slo = rules_.generates ? options_.itl_slo : absl::ZeroDuration();
+  const absl::Duration goal = rules_.generates ? step_goal_ : absl::InfiniteDuration();
   const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
-                                   {rows_max, itl_slo, options_.spec.layout.block_tokens});
+                                   {rows_max, goal, options_.spec.layout.block_tokens});
   if (!sequence.grows) return TakeRows(sequence, rows, options_.spec.layout, pool_);
   // Once only its end is to be computed, which is sent to another node, it takes all of that.
   const int64_t to_lend = int64_t{sequence.input.split_units} * options_.spec.unit_tokens;

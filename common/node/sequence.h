@@ -45,7 +45,9 @@ struct SequenceInput {
   std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
   int64_t borrow_blocks_max = 0;           // beside the node's own; 0 = none
   int64_t arrived_us = 0;                  // at its router, by that one's clock; 0 = unknown
-  bool forks_follow = false;               // others will copy the prompt's end (sequence_fork.h)
+  // A step in which it generates shall take at most so long, prompts included.
+  absl::Duration step_goal = absl::InfiniteDuration();
+  bool forks_follow = false;  // others will copy the prompt's end (sequence_fork.h)
   // Of a prompt that is computed for another node: its first units, which creditors are to keep,
   // and that node, which is asked to keep none of them.
   int32_t split_units = 0;

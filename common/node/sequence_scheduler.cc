@@ -213,6 +213,8 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   TANDEM_CHECK(planned_.empty(), "PlanStep before FinishStep of the step before");
   slices_.clear();
   shape_ = {};
+  step_goal_ =
+      options_.itl_slo > absl::ZeroDuration() ? options_.itl_slo : absl::InfiniteDuration();
   short_of_blocks_ = false;
   FillRunning();
   if (PlanSuspect()) return slices_;
@@ -225,6 +227,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
     const std::optional<kv::PartIndex::Found> fork = PinForkOf(sequence);
     if (!fork.has_value() && (sequence.remaining() != 1 || !Grow(sequence))) continue;
     AddSlice(sequence, 1, fork);
+    step_goal_ = std::min(step_goal_, sequence.input.step_goal);
     --rows;
   }
   for (const auto& [id, sequence] : running_) {

@@ -68,8 +68,8 @@ struct SchedulerOptions {
   // What the engine's steps cost, as far as it is known before the first one.
   cost::StepCost step_cost;
   // While sequences generate here, a step takes only as many rows of prompts as keep its predicted
-  // time within this, but at least one block's, so that prompts advance. Zero: as many as
-  // max_batch_tokens allows.
+  // time within this and their step goals, but at least one block's, so that prompts advance. Zero,
+  // and no goal: as many as max_batch_tokens allows.
   absl::Duration itl_slo;
   QueueOrder queue_order = QueueOrder::kPriority;
   // Sequences join only when the last batch has ended as a whole: for comparison.
@@ -323,6 +323,7 @@ class SequenceScheduler {
   StepResult finished_;  // of the last step
   ConstraintTurns constraint_turns_;
   cost::StepShape shape_;             // of planned_
+  absl::Duration step_goal_;          // the shortest of those that generate in it
   absl::Duration creditors_awaited_;  // likewise
   StepMeter meter_;
   // Bound: the slices of the failed step.

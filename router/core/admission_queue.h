@@ -12,11 +12,13 @@
 // grows more urgent while it waits, and no priority starves another. But for late ones
 // the order in a line does not change while sequences wait, because all of them age alike.
 //
-// A sequence whose first token cannot come in time any more is late: it goes behind those of its
-// tenant that are not. So a queue that is longer than what can be computed in time costs only what
-// is in excess, and not everything. Late ones keep the order in which they came, and do not starve:
-// the first of them has the next turn when the prompts that passed it have kLatePart times its
-// tokens. So late ones get a fixed part of what is computed, however long they are.
+// A sequence may have a goal: the time at which its first token is wanted. Those of a tenant whose
+// goals are in reach come first, in the order of those times. One that cannot meet its goal any
+// more is late: it goes behind them, and so do those that have no goal, in the order in which they
+// came. So a queue that is longer than what can be computed in time costs only what is in excess,
+// and not everything. Late ones do not starve: the first of them has the next turn when the prompts
+// that passed it have kLatePart times its tokens. So late ones get a fixed part of what is
+// computed, however long they are.
 //
 // A sequence that finds no room blocks only those that need the same room. The attempt tells the
 // largest room that there is: sequences that need more are passed over without being tried, and
@@ -69,9 +71,9 @@ class AdmissionQueue {
 
   // A sequence's place in the line; the lowest is tried first.
   struct Place {
-    absl::Time rank;
+    absl::Time rank;  // RankOf; of one whose goal is in reach, later by the goal
     Serial serial = 0;
-    bool late = false;  // behind all that are not
+    bool late = false;  // it cannot meet a goal, or has none: behind all that can
     friend bool operator<(const Place& a, const Place& b) {
       return std::tuple(a.late, a.rank, a.serial) < std::tuple(b.late, b.rank, b.serial);
     }

@@ -5,7 +5,7 @@
 
 namespace tandem::router {
 
-void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens) {
+void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal) {
   const Node& node = *context_.fleet.Find(placement.decode);
   state_ = {};
   state_.node = placement.decode;
@@ -14,7 +14,8 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens) {
   state_.live = true;
   state_.blocks =
       node.blocks_to_start(prompt_tokens) - placement.decode_cached_tokens / node.block_tokens;
-  context_.fleet.DecodePlaced(state_.node, state_.blocks);
+  state_.step_goal = step_goal;
+  context_.fleet.DecodePlaced(state_.node, state_.blocks, step_goal);
   state_.beyond = node.blocks_beyond(prompt_tokens);
   if (state_.beyond > 0) context_.fleet.BeyondPoolPlaced(state_.node, state_.beyond);
   state_.claimed_tokens =
@@ -39,6 +40,8 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
     start.set_borrow_blocks_max(node->borrow_blocks_max);
   start.set_arrived_us(absl::ToUnixMicros(input.arrived));
   start.set_prefill_blocks(prefill_blocks);
+  if (state_.step_goal != absl::InfiniteDuration())
+    start.set_step_goal_us(absl::ToInt64Microseconds(state_.step_goal));
   start.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   commands_.Send(state_.node, std::move(command));
 }
@@ -85,7 +88,7 @@ void DecodeLeg::End(absl::string_view abort_reason) {
   if (!state_.live) return;
   EndLocalPrefill();
   if (!abort_reason.empty()) commands_.SendAbort(state_.node, state_.attempt, abort_reason);
-  context_.fleet.DecodeEnded(state_.node, state_.reserved ? 0 : state_.blocks);
+  context_.fleet.DecodeEnded(state_.node, state_.reserved ? 0 : state_.blocks, state_.step_goal);
   if (state_.beyond > 0) context_.fleet.BeyondPoolEnded(state_.node, state_.beyond);
   state_.live = false;
 }

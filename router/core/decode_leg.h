@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "router/core/leg_commands.h"
 #include "router/core/placed_prompt.h"
 #include "router/core/request_input.h"
@@ -31,8 +32,9 @@ class DecodeLeg {
       : context_(context), commands_(commands) {}
 
   // Begins a new leg on the placement's node and counts it in the fleet. Sends nothing yet.
-  // `prompt_tokens`: of the prompt as placed. REQUIRES: !live(); the node has joined.
-  void Place(const Placement& placement, int64_t prompt_tokens);
+  // `prompt_tokens`: of the prompt as placed. `step_goal`: as Fleet::DecodePlaced's. REQUIRES:
+  // !live(); the node has joined.
+  void Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal);
   // Asks the node for a lease. `local_prefill_tokens_max`: uncached prompt tokens that the node
   // computes itself; -1 = all of them. `prefill_blocks`: as StartDecode's.
   void SendStart(const RequestInput& input, v1::SequenceSpec sequence,
@@ -89,7 +91,8 @@ class DecodeLeg {
     std::string node_id;
     uint32_t attempt = 0;
     bool live = false, reserved = false, computes_locally = false, installed = false, moved = false;
-    int64_t blocks = 0;   // asked for
+    int64_t blocks = 0;                                   // asked for
+    absl::Duration step_goal = absl::InfiniteDuration();  // in the fleet's figures
     int64_t beyond = 0;   // that the prompt needs of other nodes; in the fleet's figures
     double local_us = 0;  // predicted, of the prompt that the node computes; in the fleet's figures
     int64_t claimed_tokens = 0;  // that it holds, by the index

@@ -10,6 +10,19 @@
 #include "router/core/queue_drain.h"
 
 namespace tandem::router {
+namespace {
+
+absl::Status StepsTooLongStatus(const std::string& limit, const ServiceTier& tier) {
+  std::string most = "other requests there allow";
+  if (tier.gap_slo > absl::ZeroDuration())
+    most = absl::StrCat(absl::FormatDuration(tier.gap_slo), " (", tier.GoalName("--gap-slo", "gap"),
+                        "), or than other requests there allow,");
+  return absl::ResourceExhaustedError(
+      absl::StrCat("within ", limit, " every decode node's step was predicted to take longer than ",
+                   most, " with the request"));
+}
+
+}  // namespace
 
 absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedPrompt& prompt,
                                  std::optional<PlacementFailure> failure) {
@@ -34,9 +47,7 @@ absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedP
       return absl::ResourceExhaustedError(absl::StrCat(
           "within ", limit, " no placement was predicted to bring the first token in time"));
     case PlacementFailure::kStepsTooLong:
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "within ", limit, " every decode node's step was predicted to take longer than ",
-          absl::FormatDuration(context.options.gap_slo), " (--gap-slo) with the request"));
+      return StepsTooLongStatus(limit, prompt.tier);
     case PlacementFailure::kTenantShare:
       return absl::ResourceExhaustedError(
           absl::StrCat("quota: for ", limit,
@@ -51,8 +62,10 @@ absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedP
       absl::StrCat("no decode node had room for ", prompt.tokens, " prompt tokens within ", limit));
 }
 
-absl::Status LateRefusalStatus(absl::Duration after, absl::Duration goal) {
-  const std::string aim = absl::StrCat("the goal is ", absl::FormatDuration(goal), " (--ttft-slo)");
+absl::Status LateRefusalStatus(absl::Duration after, const ServiceTier& tier) {
+  const absl::Duration goal = tier.ttft_slo;
+  const std::string aim = absl::StrCat("the goal is ", absl::FormatDuration(goal), " (",
+                                       tier.GoalName("--ttft-slo", "ttft"), ")");
   if (after <= goal)
     return absl::ResourceExhaustedError(
         absl::StrCat("the first token did not come in time, ", aim));

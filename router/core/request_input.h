@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "common/base/shared_value.h"
 #include "common/request/guided_params.h"
 #include "common/request/sampling_params.h"
+#include "router/core/service_tier.h"
 
 namespace tandem::router {
 
@@ -49,6 +51,7 @@ struct RequestInput {
   int32_t sequences = 1;                      // answers; their indices rise from sequence_index
   int32_t priority = 0;                       // a lower one is placed and computed earlier
   TenantShare share;                          // the tenant that it counts for
+  std::shared_ptr<const ServiceTier> tier;    // null = RouterOptions::default_tier
   // The whole answer must be out within this time, counted from Submit.
   absl::Duration answer_deadline = absl::InfiniteDuration();
   // Report the log-probabilities of the prompt's own tokens, each with this many top ones.
@@ -71,6 +74,9 @@ struct RequestInput {
   // once, and for each of them its own state, its longest answer, and stop strings, which a
   // sequence copies when a default max_tokens is lowered.
   int64_t HeldBytesMax() const;
+  const ServiceTier& TierOr(const ServiceTier& otherwise) const {
+    return tier != nullptr ? *tier : otherwise;
+  }
 };
 
 // A sequence's own state: its machine, its legs and the answer's text that waits for a stop string.

@@ -21,6 +21,9 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
                                                  options.queue_deadline / 4);
   auto made = std::make_unique<SequenceGroup>(input.id, input.trace_id, input.sequence_index,
                                               held_bytes, input.share, rank);
+  const ServiceTier& tier = input.TierOr(options.default_tier);
+  if (tier.ttft_slo > absl::ZeroDuration()) made->set_first_token_goal(tier.ttft_slo);
+  const bool refuses_late = tier.late == LatePolicy::kRefuse;
   SequenceGroup& group = *groups_.emplace(input.id.value(), std::move(made)).first->second;
   queue_.Join(group.share().tenant, group.share().weight);
   if (input.beams.has_value()) {
@@ -40,7 +43,7 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
             context_.options.queue_max, " sequences wait for placement, the queue's bound")),
         seconds);
   }
-  if (IsQueued(serials.front()) && context_.options.late == LatePolicy::kRefuse) {
+  if (IsQueued(serials.front()) && refuses_late) {
     const Serial first = serials.front();
     const Wait wait = WaitBefore(first, now);
     const auto refusal = sequences_.at(first)->machine->LateRefusal(wait.before, wait.usual, now);
@@ -327,7 +330,9 @@ bool RequestTable::IsQueued(Serial serial) const {
 
 AdmissionQueue::Place RequestTable::PlaceOf(Serial serial) const {
   const SequenceGroup& group = *sequences_.at(serial)->group;
-  return {group.rank(), serial, group.late()};
+  // Without a goal: in the order of arrival. With one: in the order of what is due first.
+  const absl::Duration due = group.late() ? absl::ZeroDuration() : group.first_token_goal();
+  return {group.rank() + due, serial, group.late()};
 }
 
 void RequestTable::SetLate(Serial serial) {

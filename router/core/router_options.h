@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 #include "common/kv/block_hash.h"
-#include "router/core/late_policy.h"
+#include "router/core/service_tier.h"
 #include "router/placement/placement_policy.h"
 
 namespace tandem::router {
@@ -40,14 +40,8 @@ struct RouterOptions {
   // A prompt waits in the queue while every prefill node is predicted to compute for longer than
   // this before it begins with it; 0 = prompts wait in prefill nodes, however long.
   absl::Duration prefill_wait_max;
-  // A request whose first token cannot come within this time any more waits behind those whose can;
-  // 0 = all wait in the order in which they came.
-  absl::Duration ttft_slo;
-  // What becomes of those that would be late.
-  LatePolicy late = LatePolicy::kServe;
-  // A sequence is not placed where a decode node's step with it is predicted to take longer than
-  // this, unless nothing runs there; 0 = steps may take any time.
-  absl::Duration gap_slo;
+  // Of requests that come with none.
+  ServiceTier default_tier;
   // Between two tokens; then the decode leg is retried.
   absl::Duration token_deadline = absl::Seconds(60);
   int attempts_max = 4;      // placements of one sequence

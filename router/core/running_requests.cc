@@ -36,6 +36,7 @@ v1::RunningRequest DescribeRunning(const SequenceMachine& sequence, absl::Time n
     if (legs.prefill().sent()) running.set_prefill_node(legs.prefill().node_id());
   }
   running.set_attempts(sequence.attempts());
+  running.set_service_tier(sequence.tier().name);
   return running;
 }
 

@@ -43,9 +43,16 @@ class SequenceGroup {
   int64_t held_bytes() const { return held_bytes_; }
   const TenantShare& share() const { return share_; }
   absl::Time rank() const { return rank_; }
-  // In the admission queue its sequences wait behind others.
+  // In the admission queue its sequences wait behind those whose first token's goal is in reach:
+  // it has no goal, or cannot meet it any more.
   bool late() const { return late_; }
   void set_late() { late_ = true; }
+  // When its first token is wanted after it came. REQUIRES: none of its sequences is queued.
+  absl::Duration first_token_goal() const { return first_token_goal_; }
+  void set_first_token_goal(absl::Duration goal) {
+    first_token_goal_ = goal;
+    late_ = false;
+  }
 
   // Adds the sequence with the next index.
   void Add(Serial serial) {
@@ -106,7 +113,8 @@ class SequenceGroup {
   const int64_t held_bytes_;
   const TenantShare share_;
   const absl::Time rank_;
-  bool late_ = false;
+  absl::Duration first_token_goal_;
+  bool late_ = true;
   // Bound: kSequencesMax (128).
   std::vector<Serial> by_index_;  // [sequence index - first_index]; 0 = not running (any more)
   // Bound: kSequencesMax (128).

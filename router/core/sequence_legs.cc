@@ -35,6 +35,7 @@ std::optional<PlacementFailure> SequenceLegs::FindPlace(const PlaceWish& wish, a
   request.kept = &wish.kept;
   request.first_token_within = wish.first_token_within;
   request.step_within = wish.step_within;
+  request.heeds_step_goals = wish.heeds_step_goals;
   held_blocks_.reset();
   if (wish.beside.has_value() && context_.placement.PlaceBeside(request, *wish.beside, placement))
     return std::nullopt;
@@ -61,7 +62,8 @@ int64_t SequenceLegs::HeldTokens() {
 }
 
 void SequenceLegs::Start(const Placement& placement, bool wants_scores) {
-  decode_.Place(placement, prompt_.size());
+  decode_.Place(placement, prompt_.size(),
+                input_.TierOr(context_.options.default_tier).StepWithin());
   TouchPrefix(placement.decode, placement.decode_cached_tokens);
   prefill_.Clear();
   int32_t local_max = placement.local_prefill_tokens_max;

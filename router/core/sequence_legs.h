@@ -45,6 +45,7 @@ class SequenceLegs {
     const std::vector<NodeKey>& kept;   // else none of these
     absl::Duration first_token_within;  // from now
     absl::Duration step_within;         // with it, on its decode node
+    bool heeds_step_goals = false;      // as PlacementRequest's
   };
   // Finds nodes for a new placement. Returns why there are none, or nullopt and fills `placement`.
   // Starts nothing.

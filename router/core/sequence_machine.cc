@@ -32,7 +32,7 @@ SequenceMachine::SequenceMachine(RequestInput input, uint64_t number,
     : input_(std::move(input)),
       context_(context),
       answer_deadline_(now + input_.answer_deadline),
-      goal_(context.options.ttft_slo, now),
+      goal_(tier().ttft_slo, now),
       answer_(input_, context, now),
       legs_(input_, number, context),
       queued_since_(now) {}
@@ -88,7 +88,8 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
       legs_.FindPlace({.beside = beside,
                        .kept = kept,
                        .first_token_within = begins ? goal_.Left(now) : absl::InfiniteDuration(),
-                       .step_within = begins ? StepWithin() : absl::InfiniteDuration()},
+                       .step_within = begins ? tier().StepWithin() : absl::InfiniteDuration(),
+                       .heeds_step_goals = begins},
                       now, placement);
   if (!placement_failure_.has_value()) {
     StartDecode(placement, now);
@@ -103,7 +104,7 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
 void SequenceMachine::CheckGoal(absl::Time now) {
   if (RefusesLate() && goal_.HealedByTime(first_token_fastest_)) {
     if (goal_.SurelyMissed(first_token_fastest_, now))
-      Fail(LateRefusalStatus(now - submitted() + first_token_fastest_, goal_.limit()));
+      Fail(LateRefusalStatus(now - submitted() + first_token_fastest_, tier()));
   } else if (goal_.OutOfReach(first_token_fastest_, now)) {
     goal_.SetLate();
   }
@@ -116,7 +117,7 @@ std::optional<absl::Status> SequenceMachine::LateRefusal(absl::Duration before,
       first_token_fastest_ > absl::ZeroDuration() ? first_token_fastest_ : usual;
   if (!RefusesLate() || !goal_.HealedByTime(fastest) || !WouldBeLate(before, fastest, now))
     return std::nullopt;
-  return LateRefusalStatus(before + fastest, goal_.limit());
+  return LateRefusalStatus(before + fastest, tier());
 }
 
 void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
@@ -413,10 +414,11 @@ void SequenceMachine::OnDeadline(absl::Time now) {
   switch (state_) {
     case State::kQueued:
       if (RefusesLate() && now >= goal_.deadline())
-        return Fail(LateRefusalStatus(absl::ZeroDuration(), goal_.limit()));
+        return Fail(LateRefusalStatus(absl::ZeroDuration(), tier()));
       Fail(QueueDeadlineStatus(
           context_,
-          {legs_.prompt().size(), std::ssize(*input_.prompt) + int64_t{input_.stop->max_tokens}},
+          {legs_.prompt().size(), std::ssize(*input_.prompt) + int64_t{input_.stop->max_tokens},
+           tier()},
           placement_failure_));
       break;
     case State::kReserving:

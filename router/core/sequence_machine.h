@@ -114,6 +114,7 @@ class SequenceMachine {
   // Time in the queue since it was last queued or unheld.
   absl::Duration waited(absl::Time now) const { return now - queued_since_; }
   const RequestInput& input() const { return input_; }
+  const ServiceTier& tier() const { return input_.TierOr(context_.options.default_tier); }
   // For lists of the running requests.
   const SequenceLegs& legs() const { return legs_; }
   int32_t attempts() const { return attempts_; }
@@ -131,12 +132,7 @@ class SequenceMachine {
  private:
   // Whether it is refused when its first token cannot come in time.
   bool RefusesLate() const {
-    return context_.options.late == LatePolicy::kRefuse && !was_placed_ && !goal_.late();
-  }
-  // The longest step of a decode node that a new placement may bring about.
-  absl::Duration StepWithin() const {
-    const absl::Duration goal = context_.options.gap_slo;
-    return goal > absl::ZeroDuration() ? goal : absl::InfiniteDuration();
+    return tier().late == LatePolicy::kRefuse && !was_placed_ && !goal_.late();
   }
   // The goal may be out of reach: the sequence is late, or fails.
   void CheckGoal(absl::Time now);

@@ -339,9 +339,10 @@ void Fleet::ChangeLoad(NodeKey key, absl::FunctionRef<void(Node&)> change) {
   order_.Update(*node);
 }
 
-void Fleet::DecodePlaced(NodeKey key, int64_t blocks) {
+void Fleet::DecodePlaced(NodeKey key, int64_t blocks, absl::Duration step_goal) {
   ChangeLoad(key, [&](Node& node) {
     ++node.legs;
+    if (step_goal != absl::InfiniteDuration()) ++node.step_goals[step_goal];
     node.blocks_unconfirmed += blocks;
   });
 }
@@ -353,9 +354,11 @@ void Fleet::DecodeReserved(NodeKey key, int64_t blocks) {
   });
 }
 
-void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed) {
+void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed, absl::Duration step_goal) {
   ChangeLoad(key, [&](Node& node) {
     --node.legs;
+    const auto goal = node.step_goals.find(step_goal);
+    if (goal != node.step_goals.end() && --goal->second == 0) node.step_goals.erase(goal);
     node.blocks_unconfirmed -= blocks_unconfirmed;
   });
 }

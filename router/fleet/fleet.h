@@ -110,6 +110,9 @@ struct Node {
 
   // This router's own legs on the node.
   int64_t legs = 0;
+  // The longest steps that these legs allow, each with the number of its legs.
+  // Bound: the service tiers (kServiceTiersMax, 16, and the default).
+  std::map<absl::Duration, int64_t> step_goals;
   int64_t blocks_unconfirmed = 0;  // asked for, not yet answered Reserved or Refused
   int64_t blocks_unreported = 0;   // reserved since the last load report
   int64_t legs_beyond_pool = 0;    // whose prompts are larger than the pool
@@ -151,6 +154,10 @@ struct Node {
   }
   int64_t prefill_tokens_waiting() const {
     return std::max(load.prefill_tokens_waiting(), prefill_tokens_ahead);
+  }
+  // The longest step that all of this router's legs on it allow.
+  absl::Duration step_goal() const {
+    return step_goals.empty() ? absl::InfiniteDuration() : step_goals.begin()->first;
   }
   // What its steps cost, as far as is known.
   const cost::StepProfile& profile() const;
@@ -251,9 +258,12 @@ class Fleet {
     node.blocks_lendable = std::clamp<int64_t>(blocks, 0, kLoadFigureMax);
   }
   // These keep the figures of this router's own legs on a node. Nodes that have left are ignored.
-  void DecodePlaced(NodeKey key, int64_t blocks);
+  // `step_goal`: the longest step of the node that the leg allows; the same when it ends.
+  void DecodePlaced(NodeKey key, int64_t blocks,
+                    absl::Duration step_goal = absl::InfiniteDuration());
   void DecodeReserved(NodeKey key, int64_t blocks);
-  void DecodeEnded(NodeKey key, int64_t blocks_unconfirmed);
+  void DecodeEnded(NodeKey key, int64_t blocks_unconfirmed,
+                   absl::Duration step_goal = absl::InfiniteDuration());
   // A leg whose prompt needs `blocks` beyond the node's pool began or ended. Two such prompts that
   // each hold half of what both need would wait for each other.
   void BeyondPoolPlaced(NodeKey key, int64_t blocks);

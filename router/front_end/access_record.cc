@@ -43,6 +43,7 @@ void AccessRecord::Write(const absl::Status& status, absl::Duration total) const
       {{"request_id", request_id_},
        {trace_id_.empty() ? "" : "trace_id", trace_id_},
        {"front_end", front_end_},
+       {"service_tier", service_tier_},
        {"status", absl::StatusCodeToString(status.code())},
        {"reason", ReasonName(reason_)},
        {"prompt_tokens", prompt_tokens_},

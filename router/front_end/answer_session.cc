@@ -1,7 +1,10 @@
 #include "router/front_end/answer_session.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -134,6 +137,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   started_.set_request_id(input.id.value());
   call_ = arrival.call;
   RETURN_IF_ERROR(Assign(input));
+  RETURN_IF_ERROR(AssignTier(request.service_tier(), input));
   id_ = input.id;
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;
@@ -141,7 +145,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   if (deps_.access_log) {
     const bool http = arrival.front_end == LoadShedder::FrontEndKind::kHttp;
     access_ = std::make_unique<AccessRecord>(started_.request_id(), arrival.trace_id,
-                                             http ? "http" : "grpc",
+                                             http ? "http" : "grpc", input.tier->name,
                                              static_cast<int64_t>(input.prompt->size()));
   }
   started_.set_model(assets.identity.served_name());
@@ -161,6 +165,18 @@ absl::Status AnswerSession::Assign(RequestInput& input) const {
   const TenantLimits limits = tenant.limits();
   input.share = {tenant.name(), static_cast<double>(limits.weight), limits.kv_share};
   return tenant.CheckPriority(input.priority);
+}
+
+absl::Status AnswerSession::AssignTier(const std::string& asked, RequestInput& input) {
+  std::vector<std::string> allowed;
+  if (call_ != nullptr) allowed = call_->tenant().limits().service_tiers;
+  ASSIGN_OR_RETURN(input.tier, deps_.tiers.Choose(asked, allowed));
+  const int64_t priority = int64_t{input.priority} + input.tier->priority;
+  input.priority = static_cast<int32_t>(std::clamp<int64_t>(
+      priority, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
+  started_.set_service_tier(input.tier->name);
+  service_.emplace(input.tier, deps_.metrics.Of(*input.tier));
+  return absl::OkStatus();
 }
 
 absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
@@ -233,7 +249,8 @@ request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
       over_ = true;
       EndCall(done->computed_tokens);
     }
-    deps_.traces.OnDone(id_.value(), submitted_, *done);
+    aborted_ |= done->reason == request::FinishReason::kAborted;
+    deps_.traces.OnDone(id_.value(), submitted_, *done, service_->tier());
     SendAll(answers_->OnDone(*std::move(done)), last);
     if (last) End(absl::OkStatus());
   } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
@@ -253,12 +270,17 @@ request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
 void AnswerSession::Measure(const TokensReady& event) {
   if (event.tokens.empty()) return;
   const absl::Time now = RealClock().Now();
-  if (last_tokens_.empty()) deps_.metrics.OnFirstToken(now - submitted_);
+  if (last_tokens_.empty()) {
+    deps_.metrics.OnFirstToken(now - submitted_);
+    service_->OnFirstToken(now - submitted_);
+  }
   const auto index = static_cast<size_t>(event.sequence_index);
   if (last_tokens_.size() <= index) last_tokens_.resize(index + 1, absl::InfinitePast());
   absl::Time& last = last_tokens_[index];
-  deps_.metrics.OnTokens(static_cast<int64_t>(event.tokens.size()),
-                         last == absl::InfinitePast() ? absl::ZeroDuration() : now - last);
+  const auto tokens = static_cast<int64_t>(event.tokens.size());
+  const bool first = last == absl::InfinitePast();
+  deps_.metrics.OnTokens(tokens, first ? absl::ZeroDuration() : now - last);
+  if (!first) service_->OnTokens(tokens, now - last);
   last = now;
 }
 
@@ -288,7 +310,7 @@ void AnswerSession::Fail(const absl::Status& status) {
   over_ = true;
   if (sink_ != nullptr) {
     deps_.metrics.OnFailed();
-    deps_.traces.OnFailed(id_.value(), submitted_, status);
+    deps_.traces.OnFailed(id_.value(), submitted_, status, service_->tier());
   }
   End(status);
 }
@@ -305,6 +327,7 @@ void AnswerSession::Flush(bool inline_ok) {
 void AnswerSession::End(const absl::Status& status) {
   if (sink_ == nullptr) return;
   sink_->OnEnd(status);
+  service_->OnEnd(status, aborted_);
   if (access_ != nullptr) access_->Write(status, RealClock().Now() - submitted_);
   if (audit_ != nullptr) audit_->SetResult(status);
   audit_ = nullptr;

@@ -23,6 +23,7 @@
 #include "common/base/ids.h"
 #include "common/guided/compile_queue.h"
 #include "common/runtime/random.h"
+#include "router/core/service_tiers.h"
 #include "router/front_end/access_record.h"
 #include "router/front_end/answer_group.h"
 #include "router/front_end/audit_call.h"
@@ -32,6 +33,7 @@
 #include "router/front_end/long_work.h"
 #include "router/front_end/model_assets.h"
 #include "router/front_end/request_metrics.h"
+#include "router/front_end/service_measure.h"
 #include "router/front_end/tenant.h"
 #include "router/front_end/trace_store.h"
 #include "tandem/v1/client.pb.h"
@@ -79,6 +81,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     LoadShedder& shedder;
     guided::CompileQueue& constraints;
     LongWork& long_work;
+    const ServiceTiers& tiers;
     bool access_log = false;    // one line for each request
     AuditLog* audit = nullptr;  // null: there is none
   };
@@ -134,6 +137,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // Makes the request its tenant's: its name in the cluster, its salt. kPermissionDenied for a
   // priority that the tenant may not ask for.
   absl::Status Assign(RequestInput& input) const;
+  // Gives it its service tier, `asked` or its client's. Errors as ServiceTiers::Choose.
+  absl::Status AssignTier(const std::string& asked, RequestInput& input);
   absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
   void Measure(const TokensReady& event);
   // Charges the tenant so that `computed_tokens` have been charged in all.
@@ -159,6 +164,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   bool resumes_ = false;
   // When each sequence's last tokens came; on the core's strand. Bound: kSequencesMax (128).
   absl::InlinedVector<absl::Time, 1> last_tokens_;
+  std::optional<ServiceMeasure> service_;
+  bool aborted_ = false;       // by the client, as the core says
   v1::GenerateResponse part_;  // the next delta, reused; on the core's strand
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;

@@ -43,15 +43,17 @@ std::string KeyName(absl::string_view authorization) {
 }
 
 absl::StatusOr<std::unique_ptr<ApiKeys>> ApiKeys::Load(const std::string& path,
-                                                       int64_t wrong_keys_in_a_row) {
-  auto keys = std::unique_ptr<ApiKeys>(new ApiKeys(path, wrong_keys_in_a_row));
+                                                       int64_t wrong_keys_in_a_row,
+                                                       const ServiceTiers* tiers) {
+  auto keys = std::unique_ptr<ApiKeys>(new ApiKeys(path, wrong_keys_in_a_row, tiers));
   RETURN_IF_ERROR(keys->Reload());
   return keys;
 }
 
 absl::StatusOr<std::unique_ptr<ApiKeys>> ApiKeys::Parse(absl::string_view text,
-                                                        const std::string& path) {
-  auto keys = std::unique_ptr<ApiKeys>(new ApiKeys(path, kWrongKeysInARow));
+                                                        const std::string& path,
+                                                        const ServiceTiers* tiers) {
+  auto keys = std::unique_ptr<ApiKeys>(new ApiKeys(path, kWrongKeysInARow, tiers));
   RETURN_IF_ERROR(keys->Take(text));
   return keys;
 }
@@ -94,7 +96,7 @@ std::optional<absl::Status> ApiKeys::ReloadIfChanged() {
 }
 
 absl::Status ApiKeys::Take(absl::string_view text) {
-  absl::StatusOr<KeysFile> file = ParseKeysFile(text);
+  absl::StatusOr<KeysFile> file = ParseKeysFile(text, tiers_.has_value() ? &*tiers_ : nullptr);
   if (!file.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("api-keys: ", path_, ":", file.status().message()));

@@ -6,6 +6,7 @@
 //   kv_share=N%                                    KV that its sequences hold (see below)
 //   weight=N                                       its share of the cluster's work (default: 1)
 //   priority=MIN..MAX                              priorities it may ask for (default: 0 or more)
+//   service_tiers=NAME[,NAME]...                   tiers it may ask for; the first by default
 //   cache=GROUP                                    shares cached prompts with tenants of the group
 //   scopes=infer,admin                             what it may do (default: infer)
 // Lines with the same tenant are its several keys. Settings belong to the tenant: any of its lines
@@ -34,6 +35,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "router/core/service_tiers.h"
 #include "router/front_end/failed_keys.h"
 #include "router/front_end/tenant.h"
 
@@ -46,10 +48,13 @@ inline constexpr int64_t kWrongKeysInARow = 20;
 class ApiKeys {
  public:
   // kNotFound for a file that cannot be read, kInvalidArgument naming a bad line.
+  // `tiers`: that the file may name; null: any.
   static absl::StatusOr<std::unique_ptr<ApiKeys>> Load(
-      const std::string& path, int64_t wrong_keys_in_a_row = kWrongKeysInARow);
+      const std::string& path, int64_t wrong_keys_in_a_row = kWrongKeysInARow,
+      const ServiceTiers* tiers = nullptr);
   static absl::StatusOr<std::unique_ptr<ApiKeys>> Parse(absl::string_view text,
-                                                        const std::string& path);
+                                                        const std::string& path,
+                                                        const ServiceTiers* tiers = nullptr);
 
   // Takes the file's present keys and settings. Tenants that it still names go on with what they
   // have used; calls that are being answered go on. Errors as Load: the old keys then stay.
@@ -86,12 +91,15 @@ class ApiKeys {
     friend bool operator==(const Version&, const Version&) = default;
   };
 
-  ApiKeys(std::string path, int64_t wrong_keys_in_a_row)
-      : path_(std::move(path)), failed_(wrong_keys_in_a_row) {}
+  ApiKeys(std::string path, int64_t wrong_keys_in_a_row, const ServiceTiers* tiers)
+      : path_(std::move(path)), failed_(wrong_keys_in_a_row) {
+    if (tiers != nullptr) tiers_ = *tiers;
+  }
   absl::Status Take(absl::string_view text);
   static Version VersionOf(const std::string& path);
 
   const std::string path_;
+  std::optional<ServiceTiers> tiers_;  // that the file may name; none: any
   FailedKeys failed_;
   mutable absl::Mutex mutex_;
   Version version_ ABSL_GUARDED_BY(mutex_);

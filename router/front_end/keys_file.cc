@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kHashHexBytes = 64;
 constexpr absl::string_view kSettings =
     "requests_per_minute=N, tokens_per_minute=N, sequences=N, kv_share=N%, weight=N, "
-    "priority=MIN..MAX, cache=GROUP or scopes=infer,admin";
+    "priority=MIN..MAX, service_tiers=NAME,NAME, cache=GROUP or scopes=infer,admin";
 
 constexpr int64_t kWeightMax = 1000;
 
@@ -66,7 +66,18 @@ absl::Status ReadScopes(absl::string_view text, TenantLimits& limits) {
   return absl::OkStatus();
 }
 
-absl::Status ReadSetting(absl::string_view name, absl::string_view value, TenantLimits& limits) {
+absl::Status ReadTiers(absl::string_view text, const ServiceTiers* tiers, TenantLimits& limits) {
+  const std::vector<std::string> names = absl::StrSplit(text, ',');
+  if (absl::flat_hash_set<std::string>(names.begin(), names.end()).size() != names.size())
+    return absl::InvalidArgumentError("expected each tier once");
+  for (const std::string& name : names)
+    RETURN_IF_ERROR(tiers != nullptr ? tiers->Check(name) : ServiceTiers::CheckName(name));
+  limits.service_tiers = names;
+  return absl::OkStatus();
+}
+
+absl::Status ReadSetting(absl::string_view name, absl::string_view value, const ServiceTiers* tiers,
+                         TenantLimits& limits) {
   if (name == "requests_per_minute") return ReadAmount(value, limits.requests_per_minute);
   if (name == "tokens_per_minute") return ReadAmount(value, limits.tokens_per_minute);
   if (name == "sequences") return ReadAmount(value, limits.sequences_max);
@@ -78,6 +89,7 @@ absl::Status ReadSetting(absl::string_view name, absl::string_view value, Tenant
   if (name == "kv_share") return ReadShare(value, limits.kv_share);
   if (name == "priority") return ReadPriorities(value, limits);
   if (name == "scopes") return ReadScopes(value, limits);
+  if (name == "service_tiers") return ReadTiers(value, tiers, limits);
   if (name == "cache") {
     limits.cache_group = std::string(value);
     return CheckTenantName(value);
@@ -88,7 +100,7 @@ absl::Status ReadSetting(absl::string_view name, absl::string_view value, Tenant
 // The settings that the lines of one tenant have given so far: name, then value.
 using Given = absl::btree_map<std::string, std::string>;
 
-absl::Status ReadLine(absl::string_view line, KeysFile& file,
+absl::Status ReadLine(absl::string_view line, const ServiceTiers* tiers, KeysFile& file,
                       absl::btree_map<std::string, Given>& given) {
   const std::vector<std::string> words =
       absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
@@ -103,7 +115,7 @@ absl::Status ReadLine(absl::string_view line, KeysFile& file,
   for (size_t i = 2; i < words.size(); ++i) {
     const std::pair<std::string, std::string> setting =
         absl::StrSplit(words[i], absl::MaxSplits('=', 1));
-    const absl::Status status = ReadSetting(setting.first, setting.second, limits);
+    const absl::Status status = ReadSetting(setting.first, setting.second, tiers, limits);
     if (!status.ok())
       return absl::InvalidArgumentError(absl::StrCat("\"", words[i], "\", ", status.message()));
     const auto [earlier, is_new] = given[words[0]].insert(setting);
@@ -130,7 +142,7 @@ absl::Status CheckTenantName(absl::string_view name) {
                    " printable ASCII characters without spaces, \"/\" and \"#\""));
 }
 
-absl::StatusOr<KeysFile> ParseKeysFile(absl::string_view text) {
+absl::StatusOr<KeysFile> ParseKeysFile(absl::string_view text, const ServiceTiers* tiers) {
   KeysFile file;
   absl::btree_map<std::string, Given> given;
   absl::flat_hash_set<std::string> hashes;
@@ -139,7 +151,7 @@ absl::StatusOr<KeysFile> ParseKeysFile(absl::string_view text) {
     ++number;
     line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (line.empty()) continue;
-    absl::Status status = ReadLine(line, file, given);
+    absl::Status status = ReadLine(line, tiers, file, given);
     if (status.ok() && !hashes.insert(file.keys.back().hash).second)
       status = absl::InvalidArgumentError("this hash is listed already");
     if (!status.ok())

@@ -9,6 +9,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "router/core/service_tiers.h"
 #include "router/front_end/tenant.h"
 
 namespace tandem::router {
@@ -25,8 +26,8 @@ struct KeysFile {
   absl::btree_map<std::string, TenantLimits> limits;
 };
 
-// kInvalidArgument: "LINE: what is wrong with it".
-absl::StatusOr<KeysFile> ParseKeysFile(absl::string_view text);
+// `tiers`: that the file may name; null: any. kInvalidArgument: "LINE: what is wrong with it".
+absl::StatusOr<KeysFile> ParseKeysFile(absl::string_view text, const ServiceTiers* tiers);
 // kInvalidArgument for a name that is not of 1 to kTenantNameBytesMax printable characters without
 // spaces, "/" and "#".
 absl::Status CheckTenantName(absl::string_view name);

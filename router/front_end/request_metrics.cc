@@ -214,7 +214,10 @@ RequestMetrics::HistogramPair RequestMetrics::AddHistograms(const char* ours, co
           &registry_.AddHistogram(alias, help, bounds, model_label_)};
 }
 
-RequestMetrics::RequestMetrics(const std::string& model) : model_label_({{"model_name", model}}) {
+RequestMetrics::RequestMetrics(const std::string& model, const ServiceTiers& tiers)
+    : model_label_({{"model_name", model}}) {
+  for (const auto& tier : tiers.all())
+    by_tier_.emplace(tier->name, TierMetrics(*tier, registry_, model_label_));
   prompt_tokens_ = CounterPair("tandem_prompt_tokens_total", "vllm:prompt_tokens_total",
                                "Prompt tokens of finished requests.");
   output_tokens_ = CounterPair("tandem_output_tokens_total", "vllm:generation_tokens_total",

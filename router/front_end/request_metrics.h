@@ -3,12 +3,15 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/time/time.h"
 #include "common/request/sampling_params.h"
 #include "common/telemetry/metrics.h"
+#include "router/core/service_tiers.h"
+#include "router/front_end/tier_metrics.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -24,7 +27,8 @@ struct HttpGauges {
 
 class RequestMetrics {
  public:
-  explicit RequestMetrics(const std::string& model);
+  // `tiers`: those of which requests are measured apart.
+  explicit RequestMetrics(const std::string& model, const ServiceTiers& tiers = ServiceTiers());
 
   void OnFirstToken(absl::Duration since_submit);
   void OnTokens(int64_t tokens, absl::Duration since_last);
@@ -36,6 +40,9 @@ class RequestMetrics {
   void OnWait(absl::Duration wait) { wait_s_->Record(absl::ToDoubleSeconds(wait)); }
   // The request was refused because that wait was too long.
   void OnRefused() { refused_->Add(1); }
+
+  // Of the tier's requests. REQUIRES: the tier is one of those given.
+  TierMetrics& Of(const ServiceTier& tier) { return by_tier_.at(tier.name); }
 
   // Since the start. Prompt tokens count when their request ends, output tokens as they come.
   struct Totals {
@@ -70,6 +77,8 @@ class RequestMetrics {
 
   MetricRegistry registry_;
   const MetricLabels model_label_;
+  // By name. Bound: kServiceTiersMax (16) and the default.
+  std::map<std::string, TierMetrics> by_tier_;
   Pair prompt_tokens_, output_tokens_, cached_tokens_, cache_queries_;
   Pair stopped_, length_, aborted_, failed_;
   Counter* refused_;

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -33,6 +34,9 @@ struct TenantLimits {
   // Priorities that its requests may have; a lower one is more urgent.
   int32_t priority_min = 0;
   int32_t priority_max = std::numeric_limits<int32_t>::max();
+  // Service tiers that its requests may name, the one that they get by default first; empty: all,
+  // and "default" first. Bound: kServiceTiersMax (16) and the default.
+  std::vector<std::string> service_tiers;
   // Tenants of one group share cached prompts; empty: no other tenant finds them.
   std::string cache_group;
   // Tenants that wait at the same time get tokens in proportion to their weights.

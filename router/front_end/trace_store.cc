@@ -29,10 +29,11 @@ TraceStore::Trace& TraceStore::At(const std::string& request_id, absl::Time subm
 }
 
 void TraceStore::OnDone(const std::string& request_id, absl::Time submitted,
-                        const RequestDone& done) {
+                        const RequestDone& done, const std::shared_ptr<const ServiceTier>& tier) {
   if (requests_max_ == 0) return;
   absl::MutexLock lock(&mutex_);
   Trace& trace = At(request_id, submitted);
+  trace.tier = tier;
   trace.summary.total_ms = std::max(trace.summary.total_ms, done.timing.total_ms());
   trace.summary.output_tokens += done.usage.output_tokens();
   v1::RequestTrace more;
@@ -79,10 +80,11 @@ void TraceStore::OnLent(const LentReport& report) {
 }
 
 void TraceStore::OnFailed(const std::string& request_id, absl::Time submitted,
-                          const absl::Status& why) {
+                          const absl::Status& why, const std::shared_ptr<const ServiceTier>& tier) {
   if (requests_max_ == 0) return;
   absl::MutexLock lock(&mutex_);
   Trace& trace = At(request_id, submitted);
+  trace.tier = tier;
   trace.summary.failed = true;
   trace.error = absl::StrCat(absl::StatusCodeToString(why.code()), ": ", why.message());
 }
@@ -101,6 +103,12 @@ absl::StatusOr<v1::RequestTrace> TraceStore::Find(const std::string& request_id)
   trace.set_request_id(kept.summary.request_id);
   trace.set_submitted_s(kept.summary.submitted_s);
   trace.set_placements_dropped(kept.placements_dropped);
+  if (kept.tier != nullptr) {
+    v1::ServiceGoals& goals = *trace.mutable_goals();
+    goals.set_service_tier(kept.tier->name);
+    goals.set_first_token_ms(absl::ToDoubleMilliseconds(kept.tier->ttft_slo));
+    goals.set_gap_ms(absl::ToDoubleMilliseconds(kept.tier->gap_slo));
+  }
   return trace;
 }
 

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "router/core/client_event.h"
 #include "router/core/router_actions.h"
+#include "router/core/service_tier.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -46,9 +47,11 @@ class TraceStore {
   explicit TraceStore(int64_t requests_max) : requests_max_(requests_max) {}
 
   // A sequence of the request ended. `submitted`: when the request was submitted. A later request
-  // with the same id replaces the earlier one.
-  void OnDone(const std::string& request_id, absl::Time submitted, const RequestDone& done);
-  void OnFailed(const std::string& request_id, absl::Time submitted, const absl::Status& why);
+  // with the same id replaces the earlier one. `tier`: the request's; null = not known.
+  void OnDone(const std::string& request_id, absl::Time submitted, const RequestDone& done,
+              const std::shared_ptr<const ServiceTier>& tier = nullptr);
+  void OnFailed(const std::string& request_id, absl::Time submitted, const absl::Status& why,
+                const std::shared_ptr<const ServiceTier>& tier = nullptr);
 
   // Adds the report to the trace of its sequence. It may come at any time: nothing happens if the
   // trace is gone or names another leg or node, or if the report is larger than kLentBytesMax.
@@ -71,6 +74,7 @@ class TraceStore {
     std::string bytes;
     // Beside `bytes`, because a message that is not UTF-8 cannot be parsed from them.
     std::string error;
+    std::shared_ptr<const ServiceTier> tier;
     // The decode legs of the sequences in `bytes`, in order. Bound: kSequencesMax (128).
     absl::InlinedVector<LegName, 1> legs;
     size_t gaps = 0, placements = 0;

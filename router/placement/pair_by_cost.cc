@@ -27,9 +27,13 @@ std::vector<Candidate> PairPlacement::CostCandidates(const LegPolicy& policy, co
 
 void PairPlacement::DropSlow(const PlacementRequest& request, const PredictedTimes& predicted,
                              std::vector<Candidate>& decodes) {
-  if (request.step_within == absl::InfiniteDuration()) return;
   std::erase_if(decodes, [&](const Candidate& decode) {
     const Node& node = *decode.node;
+    const absl::Duration others = node.step_goal();
+    if (request.heeds_step_goals && others < request.step_within &&
+        absl::Microseconds(predicted.Decoding(decode).step_us) > others)
+      return true;
+    if (request.step_within == absl::InfiniteDuration()) return false;
     // Its step is as short as it gets for this sequence if nothing else runs there, or if the
     // sequence alone takes too long.
     const bool helps =

@@ -46,6 +46,8 @@ struct PlacementRequest {
   absl::Duration first_token_within = absl::InfiniteDuration();
   // A step of the decode node with the sequence may take so long; the same policy.
   absl::Duration step_within = absl::InfiniteDuration();
+  // Nor may it take longer than what already runs there allows (Node::step_goal).
+  bool heeds_step_goals = false;
 };
 
 struct Placement {

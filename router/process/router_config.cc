@@ -94,20 +94,26 @@ void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
              "longer than this before it begins with it; 0 = prompts wait in prefill nodes.",
              {.min = absl::ZeroDuration(), .group = "Deadlines"});
   schema.Add(
-      "ttft-slo", &config.core.ttft_slo,
+      "ttft-slo", &config.core.default_tier.ttft_slo,
       "Goal for the time to first token. A request that cannot meet it any more waits behind "
       "those that can, at most for --queue-deadline; 0 = all wait in the order of arrival.",
       {.min = absl::ZeroDuration(), .group = "Deadlines"});
   schema.AddEnum(
-      "late", &config.core.late,
+      "late", &config.core.default_tier.late,
       "What becomes of a request that is predicted to miss --ttft-slo because others are "
       "before it: serve = it waits behind those that can be in time; refuse = it is "
       "refused at once, with the time after which to ask again.",
       {kLatePolicies.begin(), kLatePolicies.end()}, "Deadlines");
-  schema.Add("gap-slo", &config.core.gap_slo,
+  schema.Add("gap-slo", &config.core.default_tier.gap_slo,
              "Goal for the time between two tokens. A request waits while every decode node's step "
              "is predicted to take longer than this with it; 0 = steps may take any time.",
              {.min = absl::ZeroDuration(), .group = "Deadlines"});
+  schema.Add("service-tiers", &config.service_tiers,
+             "Service tiers that requests may name (`service_tier`), each with goals of its own: "
+             "NAME [ttft=DURATION] [gap=DURATION] [late=serve|refuse] [priority=N], separated by "
+             "commas. What one leaves out is as --ttft-slo, --gap-slo and --late say, which are "
+             "the goals of the tier `default`.",
+             {.group = "Deadlines"});
   schema.Add("token-deadline", &config.core.token_deadline,
              "Longest time between two tokens; after it another node continues the answer.",
              {.group = "Deadlines"});

@@ -39,7 +39,8 @@ struct RouterConfig {
   std::string audit_log;                                // empty = none
   absl::Duration throughput_every = absl::Seconds(10);  // 0 = no line
   LoadShedder::Options overload;
-  RouterOptions core;  // its fields are registered one by one
+  std::vector<std::string> service_tiers;  // router/core/service_tiers.h has their form
+  RouterOptions core;                      // its fields are registered one by one
 };
 
 // Registers the fields of `config`, which outlives `schema`.

@@ -100,6 +100,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
     ASSIGN_OR_RETURN(options.fleet_tls,
                      rpc::FleetTls::Load(config.common.fleet_tls, rpc::PeerRole::kRouter));
   }
+  ASSIGN_OR_RETURN(options.service_tiers,
+                   ServiceTiers::Parse(config.service_tiers, config.core.default_tier));
   options.core = config.core;
   options.core.explains_placements = config.traces > 0;
   options.overload = config.overload;

@@ -43,7 +43,8 @@ class RouterServerImpl final : public RouterServer {
         assets_(std::move(assets)),
         random_(NewSystemRandom()),
         core_(std::make_unique<RouterCore>(options.core, assets_->identity, *random_)),
-        metrics_(assets_->identity.served_name()),
+        tiers_(options.service_tiers),
+        metrics_(assets_->identity.served_name(), tiers_),
         traces_(options.traces_max),
         shedder_(options.overload, metrics_),
         access_log_(options.access_log),
@@ -69,7 +70,7 @@ class RouterServerImpl final : public RouterServer {
   absl::Status StartServing(const RouterServerOptions& options) {
     UpdateReadiness();
     if (!options.api_keys.empty()) {
-      ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys, options.wrong_keys));
+      ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys, options.wrong_keys, &tiers_));
       client_service_.RequireKeys(keys_.get());
       if (!options.admin_address.empty()) client_service_.GuardStatus(options.fleet_secret);
     }
@@ -157,8 +158,8 @@ class RouterServerImpl final : public RouterServer {
     client_service_.BeginDrain();
   }
   AnswerSession::Deps SessionDeps() {
-    return {*assets_, inbox_,       *random_,   metrics_,    traces_,
-            shedder_, constraints_, long_work_, access_log_, audit_.get()};
+    return {*assets_,     inbox_,     *random_, metrics_,    traces_,     shedder_,
+            constraints_, long_work_, tiers_,   access_log_, audit_.get()};
   }
   void ReloadKeys() {
     if (keys_ == nullptr) return;
@@ -339,6 +340,7 @@ class RouterServerImpl final : public RouterServer {
   const std::unique_ptr<Random> random_;
   const std::unique_ptr<RouterCore> core_;  // on its strand
   RouterActions actions_;                   // likewise; between calls only memory
+  const ServiceTiers tiers_;
   RequestMetrics metrics_;
   TraceStore traces_;
   LoadShedder shedder_;

@@ -20,6 +20,7 @@
 #include "common/rpc/fleet_tls.h"
 #include "common/rpc/tls.h"
 #include "router/core/router_options.h"
+#include "router/core/service_tiers.h"
 #include "router/front_end/api_keys.h"
 #include "router/front_end/load_shedder.h"
 #include "router/front_end/model_assets.h"
@@ -43,6 +44,8 @@ struct RouterServerOptions {
   std::string fleet_secret;                  // that nodes must hold; empty = any node may join
   std::optional<rpc::FleetTls> fleet_tls;    // of the nodes' port; none: plain text
   RouterOptions core;
+  // Of requests; the default tier is `core`.default_tier.
+  ServiceTiers service_tiers;
   LoadShedder::Options overload;
   int64_t inbox_max = 65536;
   int64_t traces_max = 1024;  // finished requests whose timing is kept for GetTrace

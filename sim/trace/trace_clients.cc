@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <variant>
@@ -39,17 +40,43 @@ void TraceClients::Send(const TraceRequest& request) {
   input.prompt = MakePrompt(request, options_.block_tokens);
   input.sampling.Edit().seed = options_.seed + static_cast<uint64_t>(number);
   input.stop.Edit().max_tokens = static_cast<int32_t>(request.output_tokens);
+  input.tier = options_.service_mix.TierOf(number);
+  const std::shared_ptr<const router::ServiceTier> tier = input.tier;
+  if (tier != nullptr) {
+    input.priority = tier->priority;
+    ++ResultOf(*tier).requests;
+  }
   running_[number].arrived = world_.now();
+  running_[number].tier = tier;
   SimRouter& router = *routers_[static_cast<size_t>(number) % routers_.size()];
   const absl::Status status = router.Submit(std::move(input));
   if (status.ok()) return;
   running_.erase(number);
   ++result_.refused;
-  NoteError(status);
+  OnError(tier, status);
 }
 
-void TraceClients::NoteError(const absl::Status& status) {
+void TraceClients::OnError(const std::shared_ptr<const router::ServiceTier>& tier,
+                           const absl::Status& status) {
   if (result_.first_error.empty()) result_.first_error = status.ToString();
+  if (tier != nullptr && absl::IsResourceExhausted(status)) ++ResultOf(*tier).refused;
+}
+
+TierResult& TraceClients::ResultOf(const router::ServiceTier& tier) {
+  for (TierResult& result : result_.tiers)
+    if (result.name == tier.name) return result;
+  return result_.tiers.emplace_back(TierResult{.name = tier.name});
+}
+
+void TraceClients::CountTier(const Running& request) {
+  TierResult& result = ResultOf(*request.tier);
+  ++result.answered;
+  result.ttft.Add(request.ttft);
+  const int64_t gaps_ns =
+      std::accumulate(request.gaps_ns.begin(), request.gaps_ns.end(), int64_t{0});
+  const bool in_time = request.tier->InTime(request.ttft, absl::Nanoseconds(gaps_ns),
+                                            static_cast<int64_t>(request.gaps_ns.size()));
+  result.in_time += in_time ? 1 : 0;
 }
 
 void TraceClients::OnEvent(const RequestId& id, const router::ClientEvent& event) {
@@ -64,7 +91,7 @@ void TraceClients::OnEvent(const RequestId& id, const router::ClientEvent& event
     OnDone(found->second, *done);
   } else if (const auto* failed = std::get_if<router::RequestFailed>(&event)) {
     ++result_.failed;
-    NoteError(failed->status);
+    OnError(found->second.tier, failed->status);
   } else {
     return;
   }
@@ -92,6 +119,7 @@ void TraceClients::OnDone(const Running& request, const router::RequestDone& don
   result_.ttft.Add(request.ttft);
   result_.e2e.Add(world_.now() - request.arrived);
   result_.itl.AddAll(request.gaps_ns);
+  if (request.tier != nullptr) CountTier(request);
   PromptSources& sources = result_.sources;
   sources.prompt += done.usage.prompt_tokens();
   const bool local = done.route.prefill_node().empty();

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "sim/sim_router.h"
+#include "sim/trace/service_mix.h"
 #include "sim/trace/trace_result.h"
 #include "sim/trace/workload_source.h"
 
@@ -20,6 +22,7 @@ class TraceClients {
   struct Options {
     int64_t block_tokens = kTraceBlockTokens;  // of the source
     TraceObjectives objectives;
+    ServiceMix service_mix;
     uint64_t seed = 1;
   };
   // What is named here outlives the clients; `result` gets all counts but those of nodes.
@@ -46,6 +49,7 @@ class TraceClients {
     absl::Time arrived;
     std::optional<absl::Time> last_token;
     absl::Duration ttft;
+    std::shared_ptr<const router::ServiceTier> tier;  // null: none is counted
     // Bound: the tokens of one answer.
     std::vector<int64_t> gaps_ns;
   };
@@ -54,7 +58,12 @@ class TraceClients {
   void Send(const TraceRequest& request);
   void OnTokens(Running& request, size_t count);
   void OnDone(const Running& request, const router::RequestDone& done);
-  void NoteError(const absl::Status& status);
+  // Counts the answer for its tier.
+  void CountTier(const Running& request);
+  // Of a request with a tier.
+  TierResult& ResultOf(const router::ServiceTier& tier);
+  // The request was not answered.
+  void OnError(const std::shared_ptr<const router::ServiceTier>& tier, const absl::Status& status);
 
   World& world_;
   WorkloadSource& source_;

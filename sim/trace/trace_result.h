@@ -39,6 +39,15 @@ struct NodeResult {
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
 };
 
+// Of the requests of one service tier.
+struct TierResult {
+  std::string name;
+  int64_t requests = 0, answered = 0;
+  int64_t refused = 0;  // at once or later
+  int64_t in_time = 0;  // answered, and no goal of the tier was missed
+  LatencyHistogram ttft;
+};
+
 struct TraceResult {
   // requests = answered + failed + refused + unfinished
   int64_t requests = 0, answered = 0;
@@ -52,6 +61,7 @@ struct TraceResult {
   std::vector<NoiseQuantile> gap_noise;  // of real processes: GapNoise of the answers
   PromptSources sources;
   std::vector<NodeResult> nodes;  // prefill nodes first
+  std::vector<TierResult> tiers;  // in the order of their first requests; empty without a mix
   double virtual_s = 0;           // from the first arrival to the last answer
   int64_t events = 0;
 

@@ -86,6 +86,7 @@ TraceSimulation::TraceSimulation(const TraceOptions& options, const TraceSummary
       clients_(world_, source,
                {.block_tokens = summary.block_tokens,
                 .objectives = options.objectives,
+                .service_mix = options.service_mix,
                 .seed = options.seed},
                result_) {
   AddRouters();
@@ -100,9 +101,7 @@ void TraceSimulation::AddRouters() {
   options.core.placement = options_.placement;
   options.core.prefill_wait_max = options_.prefill_wait_max;
   options.core.queue_deadline = options_.queue_deadline;
-  options.core.ttft_slo = options_.ttft_slo;
-  options.core.late = options_.late;
-  options.core.gap_slo = options_.gap_slo;
+  options.core.default_tier = options_.default_tier;
   options.core.block_key = block_key_;
   options.model = {.name = std::string(model::kHashModelName),
                    .fingerprint = std::string(model::kHashModelFingerprint),

@@ -13,6 +13,7 @@
 #include "common/cost/step_cost.h"
 #include "router/core/router_options.h"
 #include "router/placement/placement_policy.h"
+#include "sim/trace/service_mix.h"
 #include "sim/trace/step_noise.h"
 #include "sim/trace/timed_plane.h"
 #include "sim/trace/trace_result.h"
@@ -36,9 +37,8 @@ struct TraceOptions {
   // A router's options of these names; their defaults are the routers'.
   absl::Duration prefill_wait_max = router::RouterOptions().prefill_wait_max;
   absl::Duration queue_deadline = router::RouterOptions().queue_deadline;
-  absl::Duration ttft_slo = router::RouterOptions().ttft_slo;
-  router::LatePolicy late = router::RouterOptions().late;
-  absl::Duration gap_slo = router::RouterOptions().gap_slo;
+  router::ServiceTier default_tier = router::RouterOptions().default_tier;
+  ServiceMix service_mix;  // of the requests
   TraceObjectives objectives;
   uint64_t seed = 1;
 };

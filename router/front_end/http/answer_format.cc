@@ -40,6 +40,7 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
       const auto& ids = part.started().prompt_token_ids();
       its_prompt.token_ids.assign(ids.begin(), ids.end());
       usage_.prompt_tokens += part.started().prompt_tokens();
+      if (api_.tells_tier) service_tier_ = part.started().service_tier();
       for (int32_t i = 0; i < api_.n; ++i) OnStarted(*IndexOf(prompt, i), events);
       break;
     }
@@ -140,6 +141,8 @@ void AnswerFormat::BeginEvent(std::string& events) {
     absl::StrAppend(&event_begin_, ",\"object\":\"", chunk_name(),
                     "\",\"created\":", head_.created_s, ",\"model\":");
     AppendJsonString(head_.model, event_begin_);
+    if (!service_tier_.empty())
+      absl::StrAppend(&event_begin_, ",\"service_tier\":\"", service_tier_, "\"");
     event_begin_ += ",\"choices\":[{";
   }
   cursor_.AppendId(events);
@@ -161,6 +164,7 @@ void AnswerFormat::EndEvents(std::string& events) {
                    {"created", head_.created_s},
                    {"model", head_.model},
                    {"choices", Json::array()}};
+    if (!service_tier_.empty()) object["service_tier"] = service_tier_;
     if (api_.include_usage) object["usage"] = UsageJson(usage_);
     if (api_.timing) object["timing"] = TimingJson();
     cursor_.AppendId(events);
@@ -190,6 +194,7 @@ std::string AnswerFormat::ToJson() {
   if (api_.kind == ApiKind::kChat && api_.return_token_ids) {
     object["prompt_token_ids"] = prompts_[0].token_ids;
   }
+  if (!service_tier_.empty()) object["service_tier"] = service_tier_;
   if (api_.timing) object["timing"] = TimingJson();
   return JsonText(object);
 }

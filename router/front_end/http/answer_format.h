@@ -104,6 +104,7 @@ class AnswerFormat {
   std::vector<Prompt> prompts_;
   // Bound: n (128) for each prompt, fixed at construction.
   std::vector<Choice> choices_;  // n for each prompt
+  std::string service_tier_;     // if the client wants to know; empty before the first part
   EventCursor cursor_;           // where the stream is; of the events that have an id
 
  private:

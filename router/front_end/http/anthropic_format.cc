@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "router/core/service_tier.h"
 #include "router/front_end/http/anthropic_request.h"
 #include "router/front_end/http/api_dialect.h"
 #include "router/front_end/http/openai_error.h"
@@ -153,9 +154,13 @@ class AnthropicFormat final : public AnswerFormat {
 
   // The message as it begins.
   Json Message() const {
-    return {{"id", head_.id},           {"type", "message"},        {"role", "assistant"},
-            {"model", head_.model},     {"content", Json::array()}, {"stop_reason", nullptr},
-            {"stop_sequence", nullptr}, {"usage", UsageObject()}};
+    Json message = {{"id", head_.id},           {"type", "message"},
+                    {"role", "assistant"},      {"model", head_.model},
+                    {"content", Json::array()}, {"stop_reason", nullptr},
+                    {"stop_sequence", nullptr}, {"usage", UsageObject()}};
+    if (!service_tier_.empty())
+      message["usage"]["service_tier"] = service_tier_ == kDefaultTier ? "standard" : service_tier_;
+    return message;
   }
 
   Json StopReasonJson() const {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "router/core/service_tier.h"
 #include "router/front_end/http/anthropic_messages.h"
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/json_fields.h"
@@ -128,8 +129,8 @@ absl::Status ReadUnservedFields(Fields& fields) {
     fields.Unserved(name);
   }
   fields.Bool("strict");
-  fields.Ignore({"metadata", "service_tier", "cache_control", "speed", "inference_geo",
-                 "diagnostics", "user_profile_id", "workspace_id"});
+  fields.Ignore({"metadata", "cache_control", "speed", "inference_geo", "diagnostics",
+                 "user_profile_id", "workspace_id"});
   return fields.status();
 }
 
@@ -154,6 +155,9 @@ absl::StatusOr<ApiRequest> ReadAnthropic(const Json& body, const ModelAssets& as
     if (const Json* value = fields.Any(name)) chat[name] = *value;
   }
   CopyServingFields(fields, chat);
+  // Anthropic's name for its default tier.
+  if (const auto tier = chat.find("service_tier"); tier != chat.end() && *tier == "standard_only")
+    *tier = kDefaultTier;
   CopySamplingFields(fields, request::kMessages, chat);
   constexpr IntegerRange kPositive = {1, std::numeric_limits<int32_t>::max()};
   if (!fields.Integer("max_tokens", kPositive).has_value() && !reading.counts_only) {

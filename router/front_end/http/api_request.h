@@ -47,6 +47,7 @@ struct ApiRequest {
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // "token_id:17" for a token's text in logprobs
   bool timing = false;         // a `timing` block with the answer
+  bool tells_tier = false;     // the service tier that served it, where the API has a place for it
   // Of a stream that can be continued, what each event's id begins with, and of one that is being
   // continued, what the client has already of each answer; see stream_resumption.h.
   std::string event_id_begin;

@@ -110,6 +110,10 @@ void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& requ
   if (const auto value = fields.Integer("priority")) {
     request.set_priority(static_cast<int32_t>(*value));
   }
+  if (const auto value = fields.String("service_tier")) {
+    request.set_service_tier(*value);
+    api.tells_tier = true;
+  }
   if (const auto value = fields.Number("deadline_s")) request.set_deadline_s(*value);
   if (const auto value = fields.String("cache_salt")) request.set_cache_salt(*value);
   api.return_token_ids = fields.Bool("return_token_ids").value_or(false);
@@ -128,7 +132,7 @@ void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& requ
 }
 
 void CopyServingFields(Fields& fields, Json& chat) {
-  for (const char* name : {"request_id", "priority", "deadline_s", "cache_salt"}) {
+  for (const char* name : {"request_id", "priority", "service_tier", "deadline_s", "cache_salt"}) {
     if (const Json* value = fields.Any(name)) chat[name] = *value;
   }
 }

@@ -15,7 +15,8 @@ namespace tandem::router {
 void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& request);
 
 // Copies to `chat`, a chat's body, the fields of ours that concern how a request is served:
-// `request_id`, `priority`, `deadline_s` and `cache_salt`. Every API has them under these names.
+// `request_id`, `priority`, `service_tier`, `deadline_s` and `cache_salt`. Every API has them under
+// these names.
 void CopyServingFields(Fields& fields, Json& chat);
 
 }  // namespace tandem::router

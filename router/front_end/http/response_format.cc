@@ -269,6 +269,7 @@ class ResponseFormat final : public AnswerFormat {
     }
     if (status == "incomplete") object["incomplete_details"] = {{"reason", "max_output_tokens"}};
     object.update(api_.response->settings);
+    if (!service_tier_.empty()) object["service_tier"] = service_tier_;
     if (over && api_.timing) object["timing"] = TimingJson();
     return JsonText(object);
   }

@@ -320,8 +320,7 @@ void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& pa
   if (truncation == "auto" && !chat.contains("truncate_prompt_tokens")) {
     chat["truncate_prompt_tokens"] = -1;
   }
-  OneOf(fields, "service_tier",
-        {"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"});
+  if (const auto tier = fields.String("service_tier")) chat["service_tier"] = *tier;
   parts.store = fields.Bool("store").value_or(true) && keeps;
   settings["background"] = false;
   settings["max_output_tokens"] = max_tokens.has_value() ? Json(*max_tokens) : Json();
@@ -331,8 +330,7 @@ void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& pa
   settings["prompt_cache_key"] = StringOrNull(fields, "prompt_cache_key");
   settings["reasoning"] = ReadReasoning(fields);
   settings["safety_identifier"] = StringOrNull(fields, "safety_identifier");
-  // All requests get the same service; `priority` orders them.
-  settings["service_tier"] = "default";
+  settings["service_tier"] = "auto";  // until the router has chosen one
   settings["store"] = parts.store;
   settings["temperature"] = fields.Number("temperature").value_or(1);
   settings["top_logprobs"] = top.value_or(0);
@@ -381,6 +379,7 @@ absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& ass
   absl::StatusOr<ApiRequest> api = ReadChat(chat, assets, now, /*strict=*/false);
   if (!api.ok()) return ToResponseFieldNames(api.status());
   api->kind = ApiKind::kResponse;
+  api->tells_tier = true;
   api->response = std::move(parts);
   return api;
 }

@@ -44,6 +44,7 @@ TEST(BatchLine, OpenAisFormIsRead) {
   EXPECT_EQ(batch.request.chat().messages(0).content(), "s");
   EXPECT_EQ(batch.request.chat().messages(1).content(), "u\nv");
   EXPECT_EQ(batch.request.model(), "m");
+  EXPECT_EQ(batch.request.service_tier(), "flex");
   EXPECT_EQ(batch.request.stop().max_tokens(), 7);
   EXPECT_THAT(batch.request.stop().stop(), ElementsAre("x"));
   EXPECT_EQ(batch.request.sampling().temperature(), 0);

@@ -57,10 +57,11 @@ TEST(Anthropic, ParametersAreAChats) {
   const absl::StatusOr<ApiRequest> api =
       MessageOf(R"("model":"hash","max_tokens":9,"stop_sequences":["a"],"temperature":0.5,
       "top_k":7,"top_p":0.9,"seed":4,"priority":4,"stream":true,"metadata":{"user_id":"u"},
-      "thinking":{"type":"disabled"},"service_tier":"auto")",
+      "thinking":{"type":"disabled"},"service_tier":"standard_only")",
                 {.strict = true});
   EXPECT_EQ(BytesOf(api), SameAs(R"("messages":[{"role":"user","content":"u"}],"model":"hash",
-      "stop":["a"],"temperature":0.5,"top_k":7,"top_p":0.9,"seed":4,"priority":4)"));
+      "stop":["a"],"temperature":0.5,"top_k":7,"top_p":0.9,"seed":4,"priority":4,"service_tier":"default")"));
+  EXPECT_TRUE(api->tells_tier);
   EXPECT_EQ(api->kind, ApiKind::kMessage);
   EXPECT_TRUE(api->stream);
 }

@@ -56,8 +56,8 @@ class BatchSlices : public ::testing::Test {
     }
     ApiAnswer::Start(
         std::move(api), exchange_,
-        {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_}, {},
-        {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, away);
+        {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_, tiers_},
+        {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, away);
   }
   // The core takes the oldest request that waits, and ends each of its sequences.
   void TakeOne() {
@@ -80,6 +80,7 @@ class BatchSlices : public ::testing::Test {
 
   const std::unique_ptr<ModelAssets> assets_ = ModelAssets::ForHashEngine().value();
   const std::unique_ptr<Random> random_ = NewSystemRandom();
+  const ServiceTiers tiers_;
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};

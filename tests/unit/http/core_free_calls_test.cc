@@ -50,11 +50,13 @@ class CoreFreeCalls : public ::testing::Test {
     server_->Shutdown(absl::ZeroDuration());
   }
   AnswerSession::Deps Session() {
-    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_};
+    return {*assets_, inbox_,       *random_,   metrics_, traces_,
+            shedder_, constraints_, long_work_, tiers_};
   }
 
   const std::unique_ptr<ModelAssets> assets_ = ModelAssets::ForHashEngine().value();
   const std::unique_ptr<Random> random_ = NewSystemRandom();
+  const ServiceTiers tiers_;
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};

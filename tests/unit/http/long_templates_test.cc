@@ -90,7 +90,8 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
     server_->Shutdown(absl::ZeroDuration());
   }
   AnswerSession::Deps Session() {
-    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_};
+    return {*assets_, inbox_,       *random_,   metrics_, traces_,
+            shedder_, constraints_, long_work_, tiers_};
   }
   // What becomes of a call: ABORTED once it has reached the core.
   grpc::StatusCode Generate(const v1::GenerateRequest& request) {
@@ -124,6 +125,7 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
 
   const std::unique_ptr<ModelAssets> assets_ = AssetsWith(GetParam());
   const std::unique_ptr<Random> random_ = NewSystemRandom();
+  const ServiceTiers tiers_;
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};

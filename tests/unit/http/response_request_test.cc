@@ -193,7 +193,7 @@ TEST(Response, WhatIsRefusedIsNamed) {
        "text.format: given beside structured_outputs.regex"},
       {R"("reasoning":{"effort":"huge"})", "reasoning.effort: \"huge\""},
       {R"("truncation":"some")", "truncation: \"some\""},
-      {R"("service_tier":"gold")", "service_tier: \"gold\""},
+      {R"("service_tier":5)", "service_tier: 5"},
       {R"("metadata":{"a":5})", "metadata.a: "},
       {R"("stream_options":{"include_obfuscation":5})", "stream_options.include_obfuscation: 5"},
       {R"("messages":[])", "messages: not a field of this endpoint, expected input"},

@@ -45,8 +45,10 @@ class ItlSloTest : public ::testing::Test {
   }
   double Truth(const cost::StepShape& shape) const { return truth_.Predict(shape).us; }
 
-  SequenceId Add(int64_t prompt_tokens, int max_tokens) {
+  SequenceId Add(int64_t prompt_tokens, int max_tokens,
+                 absl::Duration step_goal = absl::InfiniteDuration()) {
     SequenceInput input;
+    input.step_goal = step_goal;
     input.prompt.assign(prompt_tokens, ++prompts_);
     input.stop.max_tokens = max_tokens;
     const auto id = scheduler_->Admit(input, /*generates=*/true);
@@ -111,6 +113,23 @@ TEST_F(ItlSloTest, AStormOfPromptsLeavesGeneratedTokensTheirTime) {
   EXPECT_LE(protected_.p99, absl::Milliseconds(22));
   // Beside 8 ms that generated rows take, at least two thirds of the SLO's rest goes to prompts.
   EXPECT_LE(protected_.steps, 8 * 2048 / 80);
+}
+
+// Goal: a sequence's own goal holds while it generates, beside sequences without one and whatever
+// the node's flag allows; once it has ended, prompts get the whole budget again.
+TEST_F(ItlSloTest, ASequencesOwnGoalHoldsWhileItGenerates) {
+  for (const absl::Duration slo : {absl::ZeroDuration(), absl::Milliseconds(45)}) {
+    Start(slo, 400);
+    StartGenerating();
+    const SequenceId urgent = Add(4, 20, absl::Milliseconds(20));
+    Step();
+    for (int i = 0; i < 8; ++i) Add(2048, 1);
+    for (int i = 0; i < 18; ++i) EXPECT_LE(Step(), absl::Milliseconds(22)) << i;
+    scheduler_->Release(urgent);
+    const absl::Duration after = Step();
+    EXPECT_GT(after, absl::Milliseconds(slo > absl::ZeroDuration() ? 35 : 50))
+        << absl::FormatDuration(slo);
+  }
 }
 
 TEST_F(ItlSloTest, PromptsAdvanceByABlockWhateverTheSlo) {

@@ -20,8 +20,8 @@ using testing::StatusIs;
 RouterOptions Options(absl::Duration ttft_slo, LatePolicy late) {
   RouterOptions options;
   options.placement = PlacementPolicy::kCost;
-  options.ttft_slo = ttft_slo;
-  options.late = late;
+  options.default_tier.ttft_slo = ttft_slo;
+  options.default_tier.late = late;
   options.queue_deadline = absl::Seconds(30);
   options.prefill_wait_max = absl::Seconds(2);
   return options;
@@ -222,7 +222,7 @@ class GapGoalTest : public ::testing::Test {
   // Two decode nodes, where each sequence adds 10 ms to a step.
   void Start(absl::Duration gap_slo) {
     RouterOptions options = Options(absl::ZeroDuration(), LatePolicy::kServe);
-    options.gap_slo = gap_slo;
+    options.default_tier.gap_slo = gap_slo;
     options.queue_deadline = absl::Seconds(3);
     h_ = std::make_unique<CoreHarness>(options);
     for (const uint64_t key : {1, 2}) {

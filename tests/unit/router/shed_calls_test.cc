@@ -60,6 +60,7 @@ class ShedCalls : public ::testing::Test {
 
   const std::unique_ptr<ModelAssets> assets_ = ModelAssets::ForHashEngine().value();
   const std::unique_ptr<Random> random_ = NewSystemRandom();
+  const ServiceTiers tiers_;
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{.delay = kDelay, .interval = kInterval}, metrics_};
@@ -75,7 +76,7 @@ class ShedCalls : public ::testing::Test {
   LongWork long_work_;
   StatusBoard status_{inbox_};
   ClientService service_{
-      {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_},
+      {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_, tiers_},
       status_,
       [] { return ServedFleet(); }};
   std::unique_ptr<rpc::Server> server_;

@@ -61,6 +61,27 @@ TEST(ApiKeys, RefillByTheMinute) {
   EXPECT_THAT(keys->Admit("", now), StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("")));
 }
 
+TEST(ApiKeys, ATenantMayBeLimitedToServiceTiers) {
+  ASSERT_OK_AND_ASSIGN(const ServiceTiers tiers,
+                       ServiceTiers::Parse({"flex", "gold"}, ServiceTier()));
+  ASSERT_OK_AND_ASSIGN(const auto keys,
+                       ApiKeys::Parse(Line("a", "k", "service_tiers=flex,default") + Line("b", "l"),
+                                      "file", &tiers));
+  EXPECT_EQ(TenantOf(*keys, "k")->limits().service_tiers,
+            (std::vector<std::string>{"flex", "default"}));
+  EXPECT_TRUE(TenantOf(*keys, "l")->limits().service_tiers.empty());
+  const auto why = [&](const std::string& setting, const ServiceTiers* known) {
+    return std::string(ApiKeys::Parse(Line("a", "k", setting), "file", known).status().message());
+  };
+  EXPECT_THAT(why("service_tiers=flex,silver", &tiers),
+              HasSubstr("file:1: \"service_tiers=flex,silver\", \"silver\" is no service tier, "
+                        "expected default, flex, gold"));
+  EXPECT_THAT(why("service_tiers=flex,flex", &tiers), HasSubstr("expected each tier once"));
+  EXPECT_THAT(why("service_tiers=", &tiers), HasSubstr("is no service tier"));
+  EXPECT_EQ(why("service_tiers=silver", nullptr), "") << "the router's tiers are not known here";
+  EXPECT_THAT(why("service_tiers=Silver", nullptr), HasSubstr("lower-case"));
+}
+
 TEST(ApiKeys, BadFilesNameTheLine) {
   const auto why = [](const std::string& text) {
     return std::string(ApiKeys::Parse(text, "file").status().message());
