@@ -51,6 +51,7 @@ constexpr FieldNote kSharedFields[] = {
     {"prompt_logprobs", "integer", "Log-probabilities of the prompt's tokens; not with stream.", "",
      0, request::kLogprobsMax},
     {"priority", "integer", "A lower one is served earlier."},
+    {"service_tier", "string", "One of the router's service tiers; it decides who waits."},
     {"deadline_s", "number", "Seconds until the whole answer must be out.", "", 0.001},
     {"cache_salt", "string", "Requests share cached prefixes only under equal salts."},
     {"return_token_ids", "boolean", "Token ids come back, too."},
