@@ -93,15 +93,16 @@ TEST_F(HostTierTest, APromptsTokensAreToldByTheTierThatTheyCameFrom) {
   Serve("c", 1, 4);
   EXPECT_EQ(SourcesOf("c").cached(), 4 * kBlockTokens);
   EXPECT_EQ(SourcesOf("c").from_disk() + SourcesOf("c").from_host_memory(), 0);
-  // What is read again counts again.
+  // What is read again counts again. It was copied into host memory when it was read.
   Crowd();
   Serve("d", 1, 2);
-  EXPECT_EQ(SourcesOf("d").from_disk(), 2 * kBlockTokens);
+  EXPECT_EQ(SourcesOf("d").from_host_memory(), 2 * kBlockTokens);
   Count();
   const v1::TokensBySource& sum = counters_.prompt_tokens();
-  EXPECT_EQ(sum.from_disk(), 5 * kBlockTokens);
-  EXPECT_EQ(sum.from_host_memory(), kBlockTokens);
+  EXPECT_EQ(sum.from_disk(), 3 * kBlockTokens);
+  EXPECT_EQ(sum.from_host_memory(), 3 * kBlockTokens);
   EXPECT_EQ(sum.from_disk(), FromDisk().blocks_read() * kBlockTokens);
+  EXPECT_EQ(sum.from_host_memory(), FromHost().blocks_read() * kBlockTokens);
 }
 
 TEST_F(HostTierTest, RoutersHearWhereABlockLiesAndWhenItsTierChanges) {

@@ -309,11 +309,12 @@ TEST_F(StoredBlocksTest, PeersFetchWhatLiesOnDisk) {
   const auto& blocks = std::get<storage::LoadBlocks>(load).blocks;
   ASSERT_THAT(blocks, SizeIs(1));
   SetBytes(blocks[0].second, disk_.at(hashes[0]));
-  core_->OnStorage(storage::BlocksLoaded{.load = std::get<storage::LoadBlocks>(load).load,
-                                         .loaded = 1,
-                                         .from = {storage::StoreTier::kDisk},
-                                         .read = {.disk = {1, load_time_}}},
-                   now_);
+  core_->OnStorage(
+      storage::BlocksLoaded{.load = std::get<storage::LoadBlocks>(load).load,
+                            .loaded = 1,
+                            .from = {storage::StoreTier::kDisk},
+                            .read = {.disk = {engine_->spec().layout.block_bytes(), load_time_}}},
+      now_);
   actions = resources_->TakeActions();
   ASSERT_THAT(actions.transfer, SizeIs(3));
   EXPECT_TRUE(std::holds_alternative<transfer::OpenExport>(actions.transfer[0]));
