@@ -2,10 +2,12 @@
 
 #include <openssl/evp.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <bit>
 #include <cstring>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -128,7 +130,7 @@ BlockHash BlockHasher::Salt(absl::string_view model_fingerprint, absl::string_vi
 
 BlockHash& BlockNameMemo::Find(const BlockHash& parent, absl::Span<const TokenId> block_tokens) {
   if (names_.size() >= names_max_) names_.clear();
-  const uint64_t tokens = absl::Hash<absl::Span<const TokenId>>()(block_tokens);
+  const uint64_t tokens = XXH3_64bits(block_tokens.data(), block_tokens.size() * sizeof(TokenId));
   return names_[{.parent = parent, .tokens = tokens}];
 }
 

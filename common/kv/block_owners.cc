@@ -6,7 +6,9 @@ namespace tandem::kv {
 
 void BlockOwners::OnUsedBy(BlockId block, const BlockOwner& owner) {
   if (!owner.any()) return;
-  Block& b = At(block);
+  const auto at = static_cast<size_t>(block.value());
+  if (at >= blocks_.size()) blocks_.resize(at + 1);
+  Block& b = blocks_[at];
   if (b.owner == nullptr) {
     b.owner = &*entries_.try_emplace(owner.tenant).first;
     ++b.owner->second.used;
@@ -15,31 +17,31 @@ void BlockOwners::OnUsedBy(BlockId block, const BlockOwner& owner) {
 }
 
 void BlockOwners::OnCached(BlockId block) {
-  Block& b = At(block);
-  if (b.owner == nullptr) return;
-  Entry& entry = b.owner->second;
+  Block* const b = Owned(block);
+  if (b == nullptr) return;
+  Entry& entry = b->owner->second;
   --entry.used;
-  b.cached = entry.cached.insert(entry.cached.end(), block);
+  b->cached = entry.cached.insert(entry.cached.end(), block);
 }
 
 void BlockOwners::OnTakenFromCache(BlockId block) {
-  Block& b = At(block);
-  if (b.owner == nullptr) return;
-  b.owner->second.cached.erase(b.cached);
-  ++b.owner->second.used;
+  Block* const b = Owned(block);
+  if (b == nullptr) return;
+  b->owner->second.cached.erase(b->cached);
+  ++b->owner->second.used;
 }
 
 void BlockOwners::OnFreed(BlockId block) {
-  Block& b = At(block);
-  if (b.owner == nullptr) return;
-  Entry& entry = b.owner->second;
-  if (--entry.used == 0 && entry.cached.empty()) entries_.erase(std::string(b.owner->first));
-  b.owner = nullptr;
+  Block* const b = Owned(block);
+  if (b == nullptr) return;
+  Entry& entry = b->owner->second;
+  if (--entry.used == 0 && entry.cached.empty()) entries_.erase(std::string(b->owner->first));
+  b->owner = nullptr;
 }
 
 std::optional<BlockId> BlockOwners::ToEvict(const Entry& entry, int64_t more,
                                             absl::FunctionRef<bool(BlockId)> evictable) const {
-  const auto most = static_cast<int64_t>(entry.share * static_cast<double>(blocks_.size()));
+  const auto most = static_cast<int64_t>(entry.share * static_cast<double>(num_blocks_));
   if (entry.used + std::ssize(entry.cached) + more <= most) return std::nullopt;
   const auto first = std::find_if(entry.cached.begin(), entry.cached.end(), evictable);
   return first == entry.cached.end() ? std::nullopt : std::optional(*first);
@@ -54,8 +56,8 @@ std::optional<BlockId> BlockOwners::ToEvict(const BlockOwner& owner, int64_t mor
 
 std::optional<BlockId> BlockOwners::ToEvictFor(BlockId block,
                                                absl::FunctionRef<bool(BlockId)> evictable) const {
-  const Entries::value_type* owner = blocks_[block.value()].owner;
-  return owner == nullptr ? std::nullopt : ToEvict(owner->second, 0, evictable);
+  const Block* const b = Owned(block);
+  return b == nullptr ? std::nullopt : ToEvict(b->owner->second, 0, evictable);
 }
 
 std::vector<BlockOwners::Counts> BlockOwners::counts() const {

@@ -33,7 +33,9 @@ class BlockOwners {
     int64_t used = 0, cached = 0;
   };
 
-  explicit BlockOwners(int64_t num_blocks) : blocks_(num_blocks) {}
+  explicit BlockOwners(int64_t num_blocks) : num_blocks_(num_blocks) {
+    blocks_.reserve(static_cast<size_t>(num_blocks));
+  }
 
   // A used block counts for `owner` from now on, if it counted for none. The owner's share is
   // that of the last call.
@@ -66,11 +68,20 @@ class BlockOwners {
     Entries::value_type* owner = nullptr;  // null: no tenant
     std::list<BlockId>::iterator cached;   // valid while cached
   };
-  Block& At(BlockId block) { return blocks_[block.value()]; }
+  // Null: the block counts for no tenant.
+  const Block* Owned(BlockId block) const {
+    const auto at = static_cast<size_t>(block.value());
+    return at < blocks_.size() && blocks_[at].owner != nullptr ? &blocks_[at] : nullptr;
+  }
+  Block* Owned(BlockId block) {
+    return const_cast<Block*>(static_cast<const BlockOwners*>(this)->Owned(block));
+  }
   std::optional<BlockId> ToEvict(const Entry& entry, int64_t more,
                                  absl::FunctionRef<bool(BlockId)> evictable) const;
 
-  // Bound: --kv-blocks, fixed.
+  const int64_t num_blocks_;
+  // As far as blocks have ever counted for tenants; the rest of the memory is not touched. Bound:
+  // --kv-blocks.
   std::vector<Block> blocks_;
   // By tenant. Bound: --kv-blocks, because each has a block.
   Entries entries_;

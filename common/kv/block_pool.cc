@@ -14,16 +14,22 @@ constexpr uint32_t kUsesMax = 1 << 16;  // more make no difference
 }  // namespace
 
 BlockPool::BlockPool(int64_t num_blocks, std::shared_ptr<SlotTable> slots, int64_t window_blocks)
-    : window_blocks_(window_blocks), blocks_(num_blocks), cached_(num_blocks), owners_(num_blocks) {
+    : window_blocks_(window_blocks),
+      num_blocks_(num_blocks),
+      cached_(num_blocks),
+      by_hash_(0, HashOf{blocks_}, SameHash{blocks_}),
+      owners_(num_blocks) {
   if (slots != nullptr) window_.emplace(std::move(slots));
+  // Growing later would make one step wait for a millisecond.
+  blocks_.reserve(num_blocks);
   free_.reserve(num_blocks);
-  by_hash_.reserve(num_blocks);  // growing later would make one step wait for a millisecond
-  for (int64_t i = num_blocks - 1; i >= 0; --i) free_.push_back(BlockId(static_cast<int32_t>(i)));
+  by_hash_.reserve(num_blocks);
 }
 
 BlockPool::Block& BlockPool::At(BlockId block) {
   TANDEM_CHECK(block.value() >= 0 && block.value() < static_cast<int64_t>(blocks_.size()), "block ",
-               block.value(), " of ", blocks_.size());
+               block.value(), " of ", num_blocks_, ", of which ", blocks_.size(),
+               " were ever used");
   return blocks_[block.value()];
 }
 
@@ -72,12 +78,23 @@ void BlockPool::Evict(BlockId block) {
   Free(block);
 }
 
+BlockId BlockPool::TakeFree(absl::FunctionRef<bool(BlockId)> evictable) {
+  if (free_.empty() && std::ssize(blocks_) < num_blocks_) {
+    blocks_.emplace_back();
+    return BlockId(static_cast<int32_t>(blocks_.size() - 1));
+  }
+  if (free_.empty()) Evict(*cached_.First(evictable));
+  const BlockId block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
 absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count, const BlockOwner& owner) {
   TANDEM_CHECK(count >= 0, "count ", count);
   const int64_t available = counts().available();
   if (count > available) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("KV pool: ", count, " blocks requested, ", available, " of ", blocks_.size(),
+        absl::StrCat("KV pool: ", count, " blocks requested, ", available, " of ", num_blocks_,
                      " available (", used_, " used, ", quarantined_, " quarantined)"));
   }
   const auto evictable = [this](BlockId id) { return !At(id).saving; };
@@ -85,9 +102,7 @@ absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count, const Bl
   std::vector<BlockId> allocated;
   allocated.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
-    if (free_.empty()) Evict(*cached_.First(evictable));
-    const BlockId block = free_.back();
-    free_.pop_back();
+    const BlockId block = TakeFree(evictable);
     Block& b = At(block);
     TANDEM_CHECK(b.state == State::kFree && !b.sealed && b.references == 0, "block ", block.value(),
                  " on the free list is not free");
@@ -116,9 +131,9 @@ std::vector<BlockId> BlockPool::MatchBlocks(absl::Span<const BlockHash> hashes,
   for (const BlockHash& hash : hashes) {
     const auto it = by_hash_.find(hash);
     if (it == by_hash_.end()) break;
-    AddReference(it->second);
-    owners_.OnUsedBy(it->second, owner);
-    matched.push_back(it->second);
+    AddReference(*it);
+    owners_.OnUsedBy(*it, owner);
+    matched.push_back(*it);
   }
   const auto evictable = [this](BlockId id) { return !At(id).saving; };
   while (const auto given_back = owners_.ToEvict(owner, 0, evictable)) Evict(*given_back);
@@ -181,14 +196,15 @@ void BlockPool::Seal(BlockId block, const BlockHash& hash) {
   Block& b = At(block);
   TANDEM_CHECK(b.state == State::kUsed && !b.sealed && b.references == 1, "block ", block.value(),
                " sealed twice or while not used");
-  const auto [named, is_new] = by_hash_.try_emplace(hash, block);
+  b.hash = hash;
+  const auto [named, is_new] = by_hash_.insert(block);
   if (!is_new) {
-    const bool more_complete = HasSlot(block) && !HasSlot(named->second);
-    if (!more_complete || !GiveUpName(named->second)) return;
-    named->second = block;
+    const bool more_complete = HasSlot(block) && !HasSlot(*named);
+    if (!more_complete || !GiveUpName(*named)) return;
+    by_hash_.erase(named);
+    by_hash_.insert(block);
   }
   b.sealed = true;
-  b.hash = hash;
   b.sealed_order = next_sealed_order_++;
   if (is_new) changes_.push_back({.hash = hash, .stored = true});
 }
@@ -207,7 +223,7 @@ void BlockPool::Forget(BlockId block) {
 std::optional<BlockId> BlockPool::Find(const BlockHash& hash) const {
   const auto it = by_hash_.find(hash);
   if (it == by_hash_.end()) return std::nullopt;
-  return it->second;
+  return *it;
 }
 
 void BlockPool::BeginSave(BlockId block) {
@@ -276,8 +292,8 @@ void BlockPool::EndQuarantine(BlockId block) {
 }
 
 BlockPool::Counts BlockPool::counts() const {
-  const Counts counts{.total = static_cast<int64_t>(blocks_.size()),
-                      .free = static_cast<int64_t>(free_.size()),
+  const Counts counts{.total = num_blocks_,
+                      .free = std::ssize(free_) + num_blocks_ - std::ssize(blocks_),
                       .cached = cached_.size(),
                       .used = used_,
                       .quarantined = quarantined_,

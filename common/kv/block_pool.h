@@ -39,7 +39,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -81,6 +83,9 @@ class BlockPool {
   // the layout's.
   explicit BlockPool(int64_t num_blocks, std::shared_ptr<SlotTable> slots = nullptr,
                      int64_t window_blocks = 0);
+  // Its parts refer to each other.
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
 
   // Returns `count` used blocks with one reference each, and evicts cached blocks if it must. They
   // have no window slots, and count for `owner`. Errors: kResourceExhausted when fewer are
@@ -223,6 +228,21 @@ class BlockPool {
     std::list<BlockId>::iterator part;  // in cached_parts_; valid while cached and not sealed
     bool findable() const { return sealed && !forgotten; }
   };
+  // Blocks by their hashes, which are not kept a second time.
+  struct HashOf {
+    using is_transparent = void;
+    const std::vector<Block>& blocks;
+    size_t operator()(const BlockHash& hash) const { return absl::Hash<BlockHash>()(hash); }
+    size_t operator()(BlockId block) const { return (*this)(blocks[block.value()].hash); }
+  };
+  struct SameHash {
+    using is_transparent = void;
+    const std::vector<Block>& blocks;
+    bool operator()(BlockId a, BlockId b) const { return (*this)(a, blocks[b.value()].hash); }
+    bool operator()(BlockId a, const BlockHash& hash) const {
+      return blocks[a.value()].hash == hash;
+    }
+  };
   // The pool began (`stored`) or ceased to hold a hash.
   struct Change {
     BlockHash hash;
@@ -233,6 +253,8 @@ class BlockPool {
   void Evict(BlockId block);
   void EnterCache(BlockId block);
   void LeaveCache(BlockId block);
+  // A free block that is no longer on the free list. REQUIRES: one is free or cached and evictable.
+  BlockId TakeFree(absl::FunctionRef<bool(BlockId)> evictable);
   void AddReference(BlockId block);
   // REQUIRES: the block is neither cached nor counted as used or quarantined, and has no name.
   void Free(BlockId block);
@@ -242,12 +264,15 @@ class BlockPool {
 
   std::optional<WindowSlots> window_;
   const int64_t window_blocks_;
-  // Bound: --kv-blocks, fixed.
+  const int64_t num_blocks_;
+  // Those that were ever used: blocks [0, blocks_.size()). The others are free; their memory, which
+  // is reserved, has not been touched. Bound: --kv-blocks.
   std::vector<Block> blocks_;
-  // Bound: --kv-blocks.
+  // Of blocks_. Bound: --kv-blocks.
   std::vector<BlockId> free_;  // used as a stack
   EvictionOrder cached_;
-  absl::flat_hash_map<BlockHash, BlockId> by_hash_;
+  // Bound: --kv-blocks.
+  absl::flat_hash_set<BlockId, HashOf, SameHash> by_hash_;
   PartIndex parts_;
   BlockOwners owners_;
   // Bound: kCachedPartsMax (128).

@@ -13,7 +13,7 @@ int64_t BlockPool::MatchLength(absl::Span<const BlockHash> hashes) const {
   for (int64_t i = 0; i < std::ssize(hashes); ++i) {
     const auto it = by_hash_.find(hashes[i]);
     if (it == by_hash_.end()) break;
-    with_slots = HasSlot(it->second) ? with_slots + 1 : 0;
+    with_slots = HasSlot(*it) ? with_slots + 1 : 0;
     if (with_slots >= i + 1 - FirstWindowed(i + 1)) complete = i + 1;
   }
   return complete;
@@ -30,10 +30,10 @@ std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes, const 
 
 std::optional<BlockId> BlockPool::PinWhole(const BlockHash& hash) {
   const auto it = by_hash_.find(hash);
-  if (it == by_hash_.end() || !HasSlot(it->second)) return std::nullopt;
-  AddReference(it->second);
-  if (window_.has_value()) window_->Ref(it->second);
-  return it->second;
+  if (it == by_hash_.end() || !HasSlot(*it)) return std::nullopt;
+  AddReference(*it);
+  if (window_.has_value()) window_->Ref(*it);
+  return *it;
 }
 
 void BlockPool::UnpinWhole(absl::Span<const BlockId> blocks) {
