@@ -8,11 +8,12 @@
 
 namespace tandem::decode_node {
 
-absl::StatusOr<request::FinishReason> DecodeCore::Append(Leg& leg, TokenId token) {
-  const node::Sequence& sequence = scheduler_.AppendToken(leg.sequence, token);
+absl::StatusOr<request::FinishReason> DecodeCore::OnAppended(Leg& leg,
+                                                             const node::Sequence& sequence) {
   ++leg.output_tokens;
   if (!sequence.input.matcher.has_value()) return ReasonToFinish(leg, sequence, Progress::kReady);
-  ASSIGN_OR_RETURN(const Progress progress, scheduler_.AdvanceConstraint(leg.sequence, token));
+  ASSIGN_OR_RETURN(const Progress progress,
+                   scheduler_.AdvanceConstraint(leg.sequence, sequence.tokens.back()));
   return ReasonToFinish(leg, sequence, progress);
 }
 

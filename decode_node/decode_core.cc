@@ -303,7 +303,7 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time now) {
                 &event);
   ledger_.counters().set_kv_bytes_received(ledger_.counters().kv_bytes_received() +
                                            event.bytes_received);
-  const auto reason = Append(leg, first.token_id());
+  const auto reason = OnAppended(leg, scheduler_.AppendToken(leg.sequence, first.token_id()));
   if (!reason.ok()) return FailAndEnd(it, reason.status(), "first token breaks the constraint");
   if (*reason != request::FinishReason::kNone) Finish(it, *reason);
 }
@@ -387,6 +387,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
                             absl::Time now) {
   const node::StepResult& step = resources_.FinishStep(result, now);
   std::vector<std::pair<Legs::iterator, request::FinishReason>> finished;
+  ledger_.ExpectTokens(static_cast<int>(step.outcomes.size()));
   for (const node::StepOutcome& outcome : step.outcomes) {
     const auto found = by_sequence_.find(outcome.id);
     TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no leg");
@@ -396,7 +397,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
       FailAndEnd(it, outcome.status, "step failed");
       continue;
     }
-    ledger_.SendScores(it->first.router, leg.wire, outcome);
+    if (!outcome.prompt_scores.empty()) ledger_.SendScores(it->first.router, leg.wire, outcome);
     if (!outcome.sampled) continue;
     if (migration_until_.has_value() && !scheduler_.Get(leg.sequence).remote.lent.empty()) {
       GiveUpForDrain(it);
@@ -413,7 +414,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     }
     ledger_.AddToken(it->first.router, leg.wire, outcome.token, leg.output_tokens);
     ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
-    const auto reason = Append(leg, outcome.token.token);
+    const auto reason = OnAppended(leg, scheduler_.AppendSampled(outcome));
     if (!reason.ok()) {
       FailForConstraint(it, reason.status());
     } else if (*reason != request::FinishReason::kNone) {

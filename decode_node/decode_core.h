@@ -137,10 +137,10 @@ class DecodeCore final : public node::NodeCore {
   // delivered its KV; null: this node computed it.
   void SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
                      const transfer::LeaseInstalled* received);
-  // Appends an answer's next token; says whether and why it was the last. kNone, too, while the
-  // answer's constraint is to be asked: FollowConstraints then says it. Errors: as
-  // SequenceScheduler::AdvanceConstraint.
-  absl::StatusOr<request::FinishReason> Append(Leg& leg, TokenId token);
+  // An answer's next token was appended to its sequence; says whether and why it was the last.
+  // kNone, too, while the answer's constraint is to be asked: FollowConstraints then says it.
+  // Errors: as SequenceScheduler::AdvanceConstraint.
+  absl::StatusOr<request::FinishReason> OnAppended(Leg& leg, const node::Sequence& sequence);
   // Whether and why the last token of an answer was the last, when its constraint has read it.
   request::FinishReason ReasonToFinish(const Leg& leg, const node::Sequence& sequence,
                                        Progress progress) const;

@@ -45,6 +45,15 @@ void NodeLedger::Send(RouterKey router, v1::NodeEvent&& event) {
   actions_.events.emplace_back(router, std::move(event));
 }
 
+void NodeLedger::Reserve(v1::TokensGenerated::Plain& plain) const {
+  if (plain.token_ids().Capacity() >= tokens_expected_) return;
+  plain.mutable_leg_numbers()->Reserve(tokens_expected_);
+  plain.mutable_leg_attempts()->Reserve(tokens_expected_);
+  plain.mutable_token_ids()->Reserve(tokens_expected_);
+  plain.mutable_indices()->Reserve(tokens_expected_);
+  plain.mutable_logprobs()->Reserve(tokens_expected_);
+}
+
 void NodeLedger::AddToken(RouterKey router, const v1::Leg& leg, const engine::SampledToken& token,
                           int32_t index) {
   auto it = std::find_if(tokens_.begin(), tokens_.end(),
@@ -58,6 +67,7 @@ void NodeLedger::AddToken(RouterKey router, const v1::Leg& leg, const engine::Sa
   if (leg.number() == 0 || !token.top_logprobs.empty())
     return node::AddToken(leg, ToWire(token, index), tokens);
   v1::TokensGenerated::Plain& plain = *tokens.mutable_plain();
+  Reserve(plain);
   plain.add_leg_numbers(leg.number());
   plain.add_leg_attempts(leg.attempt());
   plain.add_token_ids(token.token);

@@ -53,7 +53,9 @@ class NodeLedger {
  public:
   void Send(RouterKey router, v1::NodeEvent&& event);
   // The tokens of one engine step are one event for each router: AddToken adds a leg's next token,
-  // SendTokens sends all that were added.
+  // SendTokens sends all that were added. ExpectTokens says how many these are at most, so that the
+  // event's lists get their memory once.
+  void ExpectTokens(int count) { tokens_expected_ = count; }
   void AddToken(RouterKey router, const v1::Leg& leg, const engine::SampledToken& token,
                 int32_t index);
   void SendTokens();
@@ -103,7 +105,11 @@ class NodeLedger {
   // Spare events: a step needs one for each router, and some are on their way.
   static constexpr size_t kSpareMax = 16;
 
+  // Makes room for the tokens that are expected.
+  void Reserve(v1::TokensGenerated::Plain& plain) const;
+
   NodeActions actions_;
+  int tokens_expected_ = 0;
   // Bound: one for each router.
   std::vector<std::pair<RouterKey, v1::NodeEvent>> tokens_;
   // Without tokens, but with the memory of lists. Bound: kSpareMax.

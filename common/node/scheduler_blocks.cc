@@ -75,8 +75,9 @@ void SequenceScheduler::ExtendHashes(Sequence& sequence) {
 }
 
 void SequenceScheduler::SealComputed(Sequence& sequence) {
-  const int64_t full = sequence.num_computed / options_.spec.layout.block_tokens;
-  if (sequence.num_sealed >= full) return;
+  const int64_t block_tokens = options_.spec.layout.block_tokens;
+  if (sequence.num_computed < (sequence.num_sealed + 1) * block_tokens) return;
+  const int64_t full = sequence.num_computed / block_tokens;
   ExtendHashes(sequence);
   for (; sequence.num_sealed < full; ++sequence.num_sealed) {
     pool_.Seal(sequence.blocks[sequence.num_sealed], sequence.hashes[sequence.num_sealed]);
@@ -86,6 +87,7 @@ void SequenceScheduler::SealComputed(Sequence& sequence) {
 void SequenceScheduler::TakeComputed(Sequence& sequence, int64_t num_computed) {
   const bool had_prompt = sequence.num_computed >= sequence.prompt_tokens;
   sequence.num_computed = num_computed;
+  if (sequence.phase == SequencePhase::kRunning && !sequence.released) CountPrefill(sequence);
   SealComputed(sequence);
   ShrinkWindow(sequence, options_.spec.layout, pool_);
   if (!had_prompt && num_computed >= sequence.prompt_tokens)
@@ -252,6 +254,10 @@ int64_t SequenceScheduler::AddChunk(Sequence& sequence, int64_t rows_max) {
 // Makes room for the KV of all tokens; false when the sequence must skip this step.
 bool SequenceScheduler::Grow(Sequence& sequence) {
   const kv::BlockLayout& layout = options_.spec.layout;
+  // As mostly.
+  if (!pool_.windowed() &&
+      std::ssize(sequence.tokens) <= std::ssize(sequence.blocks) * layout.block_tokens)
+    return true;
   const int64_t needed = layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
   for (;;) {
     if (std::ssize(sequence.blocks) < needed) {

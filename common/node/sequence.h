@@ -28,26 +28,27 @@ using SequenceId = StrongId<struct SequenceIdTag, uint64_t>;
 
 // What a router's command says of a sequence.
 struct SequenceInput {
-  std::vector<TokenId> prompt;   // prompt, then tokens already delivered to the client
-  int32_t delivered_tokens = 0;  // how many of `prompt`'s tail are generated tokens
+  std::vector<TokenId> prompt;  // prompt, then tokens already delivered to the client
   request::SamplingParams sampling;
-  request::StopParams stop;
-  std::vector<TokenId> eos_token_ids;
-  std::string cache_salt;
-  kv::BlockOwner owner;     // the tenant that its blocks count for, if any
-  std::string numerics_id;  // part of the blocks' hashes; empty = the engine's own
-  int32_t sequence_index = 0;
-  std::string group;     // equal for the sequences of one request; empty = it is alone
-  int32_t priority = 0;  // lower is computed earlier
-  absl::Time arrived;    // at this node
   // The constraint's state after the answer so far, if any; part of the answer may be deferred.
   std::optional<guided::Matcher> matcher;
+  // Each step reads these: they lie side by side.
   std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
-  int64_t borrow_blocks_max = 0;           // beside the node's own; 0 = none
-  int64_t arrived_us = 0;                  // at its router, by that one's clock; 0 = unknown
+  int32_t delivered_tokens = 0;            // how many of `prompt`'s tail are generated tokens
+  int32_t sequence_index = 0;
   // A step in which it generates shall take at most so long, prompts included.
   absl::Duration step_goal = absl::InfiniteDuration();
-  bool forks_follow = false;  // others will copy the prompt's end (sequence_fork.h)
+  std::vector<TokenId> eos_token_ids;
+  request::StopParams stop;
+  std::string cache_salt;
+  kv::BlockOwner owner;           // the tenant that its blocks count for, if any
+  std::string numerics_id;        // part of the blocks' hashes; empty = the engine's own
+  std::string group;              // equal for the sequences of one request; empty = it is alone
+  int32_t priority = 0;           // lower is computed earlier
+  absl::Time arrived;             // at this node
+  int64_t borrow_blocks_max = 0;  // beside the node's own; 0 = none
+  int64_t arrived_us = 0;         // at its router, by that one's clock; 0 = unknown
+  bool forks_follow = false;      // others will copy the prompt's end (sequence_fork.h)
   // Of a prompt that is computed for another node: its first units, which creditors are to keep,
   // and that node, which is asked to keep none of them.
   int32_t split_units = 0;
@@ -100,13 +101,28 @@ struct LentUse {
   }
 };
 
+// What each step reads comes first, so that it takes few lines of the processor's cache.
 struct Sequence {
   SequenceId id;
-  SequenceInput input;          // `prompt` has moved into `tokens`
+  SequencePhase phase = SequencePhase::kHeld;
+  bool generates = true;        // otherwise its prompt is computed for another node
+  bool awaits_loans = false;    // takes part in no step until its loans were taken over
+  bool in_step = false;         // a slice of the running step
+  bool released = false;        // erased when the running step is done
+  bool gives_up_loans = false;  // is computed again, when the running step ends
   std::vector<TokenId> tokens;  // prompt, then generated
+  int64_t num_computed = 0;     // tokens whose KV lies in `blocks`
+  int64_t num_sealed = 0;       // leading blocks that were offered to the prefix cache
+  std::vector<BlockId> blocks;  // by ordinal; engine::kNoBlock for those of lent units
   int64_t prompt_tokens = 0;
+  int64_t tokens_max = 0;       // that it may have
+  int64_t forked_tokens = 0;    // of the prompt, copied from other sequences' blocks
+  int64_t counted_prefill = 0;  // while it is in a queue: remaining(), unless that is 1 or 0
+  engine::RemoteKv remote;      // what other nodes keep of it
+  LentUse lent_use;             // since it was admitted
+  std::vector<engine::SampledToken> step_scores;  // filled by the running step
+  SequenceInput input;                            // `prompt` has moved into `tokens`
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache on admission
-  int64_t forked_tokens = 0;  // of the prompt, copied from other sequences' blocks
   // Of cached_tokens: what was brought into the prefix cache, and this sequence is the first to
   // use.
   struct Brought {
@@ -115,31 +131,19 @@ struct Sequence {
   Brought brought_tokens;
   kv::BlockHash salt;
   std::vector<kv::BlockHash> hashes;  // of the full blocks of `tokens`, as far as needed
-  std::vector<BlockId> blocks;        // by ordinal; engine::kNoBlock for those of lent units
   // The window slots that it holds (sequence_window.h), and how many it has reserved.
   int64_t first_slot = 0, end_slot = 0, reserved_slots = 0;
-  engine::RemoteKv remote;  // what other nodes keep of it
-  LentUse lent_use;         // since it was admitted
   // The pool cannot hold its prompt: it takes blocks as it is computed, and lends units meanwhile.
   bool grows = false;
-  bool outgrows = false;        // the pool cannot hold all tokens that it may have
-  bool generates = true;        // otherwise its prompt is computed for another node
-  bool awaits_loans = false;    // takes part in no step until its loans were taken over
-  bool gives_up_loans = false;  // and is computed again, when the running step ends
-  bool damaged = false;         // some of its blocks hold wrong KV: nothing of it is to be found
-  bool held_back = false;       // waits until an older sequence of another node has memory
-  int64_t num_computed = 0;     // tokens whose KV lies in `blocks`
-  int64_t num_sealed = 0;       // leading blocks that were offered to the prefix cache
-  // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.
-  int64_t num_scored = 0;
-  std::vector<engine::SampledToken> step_scores;  // filled by the running step
-  absl::Time rank;                                // does not change
-  SequencePhase phase = SequencePhase::kHeld;
-  bool in_step = false;   // a slice of the running step
-  bool awaited = false;   // preempted, and its blocks are being read back: it takes none meanwhile
-  bool released = false;  // erased when the running step is done
+  bool outgrows = false;   // the pool cannot hold all tokens that it may have
+  bool damaged = false;    // some of its blocks hold wrong KV: nothing of it is to be found
+  bool held_back = false;  // waits until an older sequence of another node has memory
+  bool awaited = false;    // preempted, and its blocks are being read back: it takes none meanwhile
   // The constraint has yet to say of the last output token whether it completes the answer.
   bool verdict_due = false;
+  // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.
+  int64_t num_scored = 0;
+  absl::Time rank;               // does not change
   uint64_t constraint_work = 0;  // of its constraint's last turn
 
   // Sequences are served in this order: by rank (queue_policy.h), then by arrival.

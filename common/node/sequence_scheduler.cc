@@ -90,10 +90,9 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   const kv::BlockLayout& layout = options_.spec.layout;
   const int64_t prompt_tokens = static_cast<int64_t>(input.prompt.size());
   const int64_t prompt_blocks = layout.BlocksFor(prompt_tokens);
+  const int64_t tokens_max = MaxTokens(input, options_.spec.context_tokens);
   // The last token's own KV is never needed.
-  const int64_t blocks_max =
-      generates ? layout.BlocksFor(MaxTokens(input, options_.spec.context_tokens) - 1)
-                : prompt_blocks;
+  const int64_t blocks_max = generates ? layout.BlocksFor(tokens_max - 1) : prompt_blocks;
   const int64_t borrowable = Borrowable(input);
   if (blocks_max > options_.num_blocks + borrowable) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -114,6 +113,7 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->id = SequenceId(next_id_);
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
+  sequence->tokens_max = tokens_max;
   sequence->salt = SaltOf(input);
   sequence->outgrows = blocks_max > options_.num_blocks;
   sequence->generates = generates;
@@ -149,6 +149,7 @@ void SequenceScheduler::Schedule(SequenceId id) {
   TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
   sequence.phase = SequencePhase::kWaiting;
   waiting_.emplace(sequence.order(), &sequence);
+  CountPrefill(sequence);
 }
 
 void SequenceScheduler::MarkReceived(SequenceId id, int64_t tokens) {
@@ -161,11 +162,31 @@ void SequenceScheduler::MarkReceived(SequenceId id, int64_t tokens) {
 }
 
 const Sequence& SequenceScheduler::AppendToken(SequenceId id, TokenId token) {
-  Sequence& sequence = At(id);
-  TANDEM_CHECK(sequence.remaining() == 0, "sequence ", id.value(), " has ", sequence.remaining(),
-               " tokens to compute before another");
+  return Append(At(id), token);
+}
+
+const Sequence& SequenceScheduler::AppendSampled(const StepOutcome& outcome) {
+  TANDEM_CHECK(outcome.sampled, "sequence ", outcome.id.value(), " has no new token");
+  return Append(*outcome.sequence, outcome.token.token);
+}
+
+const Sequence& SequenceScheduler::Append(Sequence& sequence, TokenId token) {
+  TANDEM_CHECK(sequence.remaining() == 0 && !sequence.released, "sequence ", sequence.id.value(),
+               " has ", sequence.remaining(), " tokens to compute before another");
   sequence.tokens.push_back(token);
+  MakeRoom(sequence);
   return sequence;
+}
+
+// Lists of tokens double their memory. Those of sequences that began together would all do so in
+// the same steps, so this does it before, for one of them a step.
+void SequenceScheduler::MakeRoom(Sequence& sequence) {
+  std::vector<TokenId>& tokens = sequence.tokens;
+  const size_t most = static_cast<size_t>(sequence.tokens_max);
+  if (room_made_ || tokens.capacity() - tokens.size() >= kRoomAhead || tokens.capacity() >= most)
+    return;
+  tokens.reserve(std::min(2 * tokens.capacity(), most));
+  room_made_ = true;
 }
 
 absl::StatusOr<ConstraintTurns::Progress> SequenceScheduler::AdvanceConstraint(SequenceId id,
@@ -192,6 +213,12 @@ std::vector<ConstraintTurns::Settled> SequenceScheduler::FollowConstraints() {
 void SequenceScheduler::LeaveQueues(Sequence& sequence) {
   waiting_.erase(sequence.order());
   running_.erase(sequence.order());
+  prefill_tokens_waiting_ -= std::exchange(sequence.counted_prefill, 0);
+}
+
+void SequenceScheduler::CountPrefill(Sequence& sequence) {
+  const int64_t tokens = sequence.remaining() > 1 ? sequence.remaining() : 0;
+  prefill_tokens_waiting_ += tokens - std::exchange(sequence.counted_prefill, tokens);
 }
 
 void SequenceScheduler::Park(SequenceId id) {
@@ -216,20 +243,23 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   step_goal_ =
       options_.itl_slo > absl::ZeroDuration() ? options_.itl_slo : absl::InfiniteDuration();
   short_of_blocks_ = false;
+  room_made_ = false;
   FillRunning();
   if (PlanSuspect()) return slices_;
   int64_t rows = options_.max_batch_tokens;
-  // Growing may preempt later sequences: they are behind the iterator.
-  for (auto it = running_.begin(); it != running_.end(); ++it) {
+  bool prompts = false;
+  for (auto it = running_.begin(); it != running_.end();) {
     Sequence& sequence = *it->second;
-    // A prompt that was computed for another node stays until its units are lent.
-    if (sequence.sits_out() || sequence.remaining() == 0) continue;
-    const std::optional<kv::PartIndex::Found> fork = PinForkOf(sequence);
-    if (!fork.has_value() && (sequence.remaining() != 1 || !Grow(sequence))) continue;
-    AddSlice(sequence, 1, fork);
-    step_goal_ = std::min(step_goal_, sequence.input.step_goal);
-    --rows;
+    prompts |= sequence.remaining() > 1;
+    const int64_t preempted = preemption_count_;
+    if (PlanRow(sequence)) {
+      step_goal_ = std::min(step_goal_, sequence.input.step_goal);
+      --rows;
+    }
+    // Growing may preempt later sequences.
+    it = preemption_count_ == preempted ? std::next(it) : running_.upper_bound(sequence.order());
   }
+  if (!prompts) return slices_;
   for (const auto& [id, sequence] : running_) {
     if (rows == 0) break;
     if (sequence->remaining() <= 1 || sequence->in_step || sequence->sits_out()) continue;
@@ -239,6 +269,21 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
     rows -= chunk;
   }
   return slices_;
+}
+
+bool SequenceScheduler::PlanRow(Sequence& sequence) {
+  const int64_t remaining = sequence.remaining();
+  // A prompt that was computed for another node stays until its units are lent.
+  if (remaining == 0 || sequence.sits_out()) return false;
+  if (remaining == 1) {
+    if (!Grow(sequence)) return false;
+    AddSlice(sequence, 1);
+    return true;
+  }
+  const std::optional<kv::PartIndex::Found> fork = PinForkOf(sequence);
+  if (!fork.has_value()) return false;
+  AddSlice(sequence, 1, fork);
+  return true;
 }
 
 // Moves waiting sequences into free slots in order; a preempted one needs its blocks
@@ -264,8 +309,9 @@ void SequenceScheduler::FillRunning() {
         short_of_blocks_ = true;
         return;
       }
+      CountPrefill(sequence);
     }
-    waiting_.erase(next);
+    waiting_.erase(sequence.order());
     sequence.phase = SequencePhase::kRunning;
     running_.emplace(sequence.order(), &sequence);
   }
@@ -309,6 +355,7 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
   LeaveQueues(sequence);
   sequence.phase = SequencePhase::kWaiting;
   waiting_.emplace(sequence.order(), &sequence);
+  CountPrefill(sequence);
   ++preemption_count_;
 }
 
@@ -325,29 +372,32 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
   const auto forked_from = copied.has_value() ? std::optional(copied->block) : std::nullopt;
   SequenceInput& input = sequence.input;
   const bool guided = sample && input.matcher.has_value();
-  slices_.push_back({.tokens = sequence.tokens,
-                     .num_computed = first_row,
-                     .num_new = num_rows,
-                     .blocks = sequence.blocks,
-                     .remote = sequence.remote.lent.empty() ? nullptr : &sequence.remote,
-                     .forked_from = forked_from,
-                     .sample = sample,
-                     .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
-                     .sequence_index = sequence.input.sequence_index,
-                     .sampling = &sequence.input.sampling,
-                     // ConstraintTurns checked that there is one.
-                     .allowed = guided ? *input.matcher->Allowed() : absl::Span<const uint32_t>(),
-                     .stop = &input.stop,
-                     // A constraint's mask decides when the answer may end.
-                     .eos_token_ids = guided ? absl::Span<const TokenId>() : input.eos_token_ids,
-                     .prompt_logprobs = sequence.input.prompt_logprobs.value_or(0),
-                     .prompt_scores = sequence.unscored() > 0 ? &sequence.step_scores : nullptr});
-  planned_.push_back({.id = sequence.id,
-                      .sequence = &sequence,
-                      .first_row = first_row,
-                      .num_rows = num_rows,
-                      .sample = sample,
-                      .forked_from = forked_from});
+  // Filled in place: the processor waits long for copies of what was just written piece by piece.
+  engine::SequenceSlice& slice = slices_.emplace_back();
+  slice.tokens = sequence.tokens;
+  slice.num_computed = first_row;
+  slice.num_new = num_rows;
+  slice.blocks = sequence.blocks;
+  if (!sequence.remote.lent.empty()) slice.remote = &sequence.remote;
+  slice.forked_from = forked_from;
+  slice.sample = sample;
+  slice.prompt_tokens = sequence.prompt_tokens - input.delivered_tokens;
+  slice.sequence_index = input.sequence_index;
+  slice.sampling = &input.sampling;
+  slice.stop = &input.stop;
+  if (guided)
+    slice.allowed = *input.matcher->Allowed();  // ConstraintTurns checked that there is one
+  else
+    slice.eos_token_ids = input.eos_token_ids;  // else a constraint's mask decides when to end
+  slice.prompt_logprobs = input.prompt_logprobs.value_or(0);
+  if (sequence.unscored() > 0) slice.prompt_scores = &sequence.step_scores;
+  PlannedSlice& planned = planned_.emplace_back();
+  planned.id = sequence.id;
+  planned.sequence = &sequence;
+  planned.first_row = first_row;
+  planned.num_rows = num_rows;
+  planned.sample = sample;
+  planned.forked_from = forked_from;
   shape_.Add(first_row, num_rows, sample);
   sequence.in_step = true;
 }
@@ -388,8 +438,7 @@ bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
 const StepResult& SequenceScheduler::FinishStep(
     const absl::StatusOr<std::vector<engine::SampledToken>>& result) {
   constraint_turns_.Begin();
-  const auto sampling = std::count_if(planned_.begin(), planned_.end(),
-                                      [](const PlannedSlice& slice) { return slice.sample; });
+  const int64_t sampling = shape_.sampled_rows;
   StepResult& step = finished_;
   step.status = result.status();
   step.outcomes.clear();
@@ -413,7 +462,10 @@ const StepResult& SequenceScheduler::FinishStep(
       sequence.released ? Erase(sequence) : ComputeAgain(sequence);
       continue;
     }
-    StepOutcome outcome{.id = slice.id, .status = step.status};
+    StepOutcome& outcome = step.outcomes.emplace_back();
+    outcome.id = slice.id;
+    outcome.sequence = &sequence;
+    outcome.status = step.status;
     if (step.status.ok()) {
       CountLentUse(sequence, slice, waited);
       sequence.forked_tokens += std::max<int64_t>(
@@ -423,11 +475,9 @@ const StepResult& SequenceScheduler::FinishStep(
       TakeScores(sequence, slice.first_row, outcome);
     }
     sequence.step_scores.clear();
-    if (sequence.released) {
-      Erase(sequence);
-    } else if (sequence.phase == SequencePhase::kRunning && !tried_again) {
-      step.outcomes.push_back(std::move(outcome));
-    }
+    const bool reported = sequence.phase == SequencePhase::kRunning && !tried_again;
+    if (!reported || sequence.released) step.outcomes.pop_back();
+    if (sequence.released) Erase(sequence);
   }
   planned_.clear();
   slices_.clear();

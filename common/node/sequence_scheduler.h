@@ -28,12 +28,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -146,6 +146,9 @@ class SequenceScheduler {
   void ScheduleAfresh(SequenceId id);
   // Returns the sequence. REQUIRES: all of its tokens are computed.
   const Sequence& AppendToken(SequenceId id, TokenId token);
+  // The same for the token that a step sampled, without looking for the sequence. REQUIRES: it was
+  // not released since.
+  const Sequence& AppendSampled(const StepOutcome& outcome);
   // Advances the sequence's constraint by an output token (ConstraintTurns::Advance); kReady
   // without a constraint. Call it for each output token.
   absl::StatusOr<ConstraintTurns::Progress> AdvanceConstraint(SequenceId id, TokenId token);
@@ -209,8 +212,12 @@ class SequenceScheduler {
   std::vector<LoanId> TakeEndedLoans() { return std::exchange(ended_loans_, {}); }
   // While set, sequences that lack a block wait instead of preempting others.
   void set_loan_expected(bool expected) { loan_expected_ = expected; }
+  using Order = Sequence::Order;
+  // Each step walks through all of it: the entries of a B-tree lie side by side. A change of the
+  // queue moves them, so its iterators do not outlive one.
+  using Queue = absl::btree_map<Order, Sequence*>;
   // Running sequences, in order.
-  const std::map<Sequence::Order, Sequence*>& running() const { return running_; }
+  const Queue& running() const { return running_; }
   bool short_of_blocks() const { return short_of_blocks_; }
 
   // The next step; empty when nothing can be computed. Valid until FinishStep, which must follow.
@@ -247,13 +254,7 @@ class SequenceScheduler {
   int64_t running_count() const { return static_cast<int64_t>(running_.size()); }
   int64_t waiting_count() const { return static_cast<int64_t>(waiting_.size()); }
   // Rows of prompts (or recomputations) that are to be computed here.
-  int64_t prefill_tokens_waiting() const {
-    int64_t tokens = 0;
-    for (const Queue* queue : {&waiting_, &running_})
-      for (const auto& [id, sequence] : *queue)
-        if (sequence->remaining() > 1) tokens += sequence->remaining();
-    return tokens;
-  }
+  int64_t prefill_tokens_waiting() const { return prefill_tokens_waiting_; }
   int64_t preemption_count() const { return preemption_count_; }
   // Times that a sequence was computed again because what it had lent was lost or recalled.
   int64_t recomputed_for_loans() const { return recomputed_for_loans_; }
@@ -261,12 +262,14 @@ class SequenceScheduler {
   guided::ConstraintCache* constraints() const { return options_.constraints.get(); }
 
  private:
-  using Order = Sequence::Order;
-  using Queue = std::map<Order, Sequence*>;
+  // Tokens for which a sequence gets memory before it needs it.
+  static constexpr size_t kRoomAhead = 512;
 
   kv::BlockHash SaltOf(const SequenceInput& input);
   absl::Time RankOf(const Sequence& sequence) const;
   Sequence& At(SequenceId id);
+  const Sequence& Append(Sequence& sequence, TokenId token);
+  void MakeRoom(Sequence& sequence);
   // The leading blocks of its tokens that can be taken from the cache.
   int64_t MatchableBlocks(const Sequence& sequence) const;
   bool AcquireBlocks(Sequence& sequence, int64_t count);
@@ -274,9 +277,14 @@ class SequenceScheduler {
   void ExtendHashes(Sequence& sequence);
   void SealComputed(Sequence& sequence);
   void LeaveQueues(Sequence& sequence);
+  // Counts a sequence of a queue in prefill_tokens_waiting_. Call it whenever the sequence enters a
+  // queue, or tokens of it were computed, or have to be computed again.
+  void CountPrefill(Sequence& sequence);
   void Erase(Sequence& sequence);
   void FillRunning();
   bool Grow(Sequence& sequence);
+  // Plans the one row of a sequence that generates or is a fork; false when it has none.
+  bool PlanRow(Sequence& sequence);
   // Takes the blocks of the last sequence behind `needy` in the order, and of its group.
   bool PreemptLast(const Sequence& needy);
   void PreemptGroup(const Sequence& last, const Sequence& needy);
@@ -334,7 +342,9 @@ class SequenceScheduler {
   // Bound: the sequences; the core takes them before each step.
   std::vector<SequenceId> splits_lost_;
   bool loan_expected_ = false;
-  bool short_of_blocks_ = false;  // a sequence waits or stalls because blocks are missing
+  bool short_of_blocks_ = false;        // a sequence waits or stalls because blocks are missing
+  int64_t prefill_tokens_waiting_ = 0;  // sum of counted_prefill over both queues
+  bool room_made_ = false;              // for tokens of a sequence, since the last plan
   int64_t preemption_count_ = 0;
   int64_t recomputed_for_loans_ = 0;
 };

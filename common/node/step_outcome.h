@@ -15,6 +15,7 @@ namespace tandem::node {
 // What a finished step did to one sequence that was not released meanwhile.
 struct StepOutcome {
   SequenceId id;
+  Sequence* sequence = nullptr;  // until it is released
   // kDataLoss: a block of this sequence is damaged, and neither it nor what was computed from it is
   // found as a prefix any more. Otherwise as the step's.
   absl::Status status;
