@@ -58,9 +58,10 @@ TEST_F(ServiceTiersTest, EveryApiHasIt) {
                    {{"messages", hi}, {"max_tokens", 2}, {"service_tier", "standard_only"}})
                   .body,
               HasSubstr(R"("service_tier":"standard")"));
-  EXPECT_EQ(Post("/api/chat", "alice", {{"model", ""}, {"messages", hi}, {"service_tier", "gold"}})
-                .status,
-            400);
+  EXPECT_EQ(
+      Post("/api/chat", "alice", {{"model", "hash"}, {"messages", hi}, {"service_tier", "gold"}})
+          .status,
+      400);
   // Over gRPC the first message tells it.
   grpc::ClientContext context;
   Authorize(context, "alice");
