@@ -8,7 +8,7 @@
 // Thread safety: none; a LoadOrder owns it.
 // Invariants: what Best returns depends on the nodes and their figures alone, not on the calls that
 // brought them here.
-// Cost of Set and Remove: O(log n), about 0.2 us at 1,000 nodes.
+// Cost of Set and Remove: O(log n).
 #pragma once
 
 #include <cstdint>
