@@ -106,9 +106,7 @@ absl::StatusOr<std::shared_ptr<const ServiceTier>> ServiceTiers::Choose(
   if (tier == nullptr) {
     const bool foreign =
         std::find(kForeignTiers.begin(), kForeignTiers.end(), asked) != kForeignTiers.end();
-    if (!asked.empty() && asked != kAuto && !foreign)
-      return absl::InvalidArgumentError(
-          absl::StrCat("service_tier: \"", asked, "\", expected ", kAuto, " or one of ", Names()));
+    if (!asked.empty() && asked != kAuto && !foreign) return Unknown(asked);
     return Find(allowed.empty() ? kDefaultTier : absl::string_view(allowed.front()));
   }
   if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), asked) == allowed.end())
@@ -135,6 +133,15 @@ std::shared_ptr<const ServiceTier> ServiceTiers::Find(absl::string_view name) co
   for (const auto& tier : tiers_)
     if (tier->name == name) return tier;
   return nullptr;
+}
+
+// A client chooses the name's length, and gRPC carries errors in headers, which are short.
+absl::Status ServiceTiers::Unknown(absl::string_view asked) const {
+  const std::string shown = asked.size() <= kServiceTierNameBytesMax
+                                ? absl::StrCat("\"", asked, "\"")
+                                : absl::StrCat("a name of ", asked.size(), " bytes");
+  return absl::InvalidArgumentError(
+      absl::StrCat("service_tier: ", shown, ", expected ", kAuto, " or one of ", Names()));
 }
 
 std::string ServiceTiers::Names() const {

@@ -55,6 +55,8 @@ class ServiceTiers {
 
  private:
   std::shared_ptr<const ServiceTier> Find(absl::string_view name) const;
+  // kInvalidArgument: no tier has this name.
+  absl::Status Unknown(absl::string_view asked) const;
   // "default, flex, priority".
   std::string Names() const;
 
