@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/guided/compile.h"
 #include "common/model/tokenizer/utf8.h"
@@ -31,7 +32,7 @@ class GbnfParser {
     for (const auto& [name, rule] : rules_) {
       if (!rule.defined) {
         return absl::InvalidArgumentError(
-            absl::StrCat("grammar: rule ", name, " is used and not defined"));
+            absl::StrCat("grammar: rule ", Shown(name), " is used and not defined"));
       }
     }
     const auto root = rules_.find("root");
@@ -85,7 +86,7 @@ class GbnfParser {
     const auto [it, fresh] = rules_.try_emplace(name);
     if (fresh) {
       if (rules_.size() > kRulesMax) return Error(absl::StrCat("more than ", kRulesMax, " rules"));
-      it->second.id = builder_.NewRule(name);
+      it->second.id = builder_.NewRule(Shown(name));
     }
     return &it->second;
   }
@@ -94,14 +95,14 @@ class GbnfParser {
     const std::string name = Name();
     if (name.empty()) return Error("expected a rule's name");
     SkipSpace(false);
-    if (!Take("::=")) return Error(absl::StrCat("expected ::= after ", name));
+    if (!Take("::=")) return Error(absl::StrCat("expected ::= after ", Shown(name)));
     ASSIGN_OR_RETURN(NamedRule * rule, RuleNamed(name));
-    if (rule->defined) return Error(absl::StrCat("rule ", name, " is defined twice"));
+    if (rule->defined) return Error(absl::StrCat("rule ", Shown(name), " is defined twice"));
     rule->defined = true;
     SkipSpace(true);
     RETURN_IF_ERROR(Alternatives(builder_.start(rule->id), builder_.end(rule->id), 0));
     if (at_ < text_.size() && Peek() != '\n' && Peek() != '\r') {
-      return Error(absl::StrCat("unexpected ", text_.substr(at_, 1), " in rule ", name));
+      return Error(absl::StrCat("unexpected ", text_.substr(at_, 1), " in rule ", Shown(name)));
     }
     return builder_.status();
   }

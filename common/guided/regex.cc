@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/model/tokenizer/unicode_class.h"
 #include "common/model/tokenizer/utf8.h"
@@ -367,7 +368,7 @@ class Parser {
     if (name == "Nd" || name == "digit") {
       return Error("\\p{Nd} is not supported; \\d and \\p{N} are");
     }
-    return Error(absl::StrCat("\\p{", name, "} is not supported; \\p{L} and \\p{N} are"));
+    return Error(absl::StrCat("\\p{", Shown(name), "} is not supported; \\p{L} and \\p{N} are"));
   }
 
   absl::StatusOr<CharSet> ClassItem() {

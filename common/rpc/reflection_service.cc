@@ -15,6 +15,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 
 namespace tandem::rpc {
@@ -28,7 +29,7 @@ using google::protobuf::FileDescriptor;
 void Refuse(const std::string& what, v1::ServerReflectionResponse& response) {
   response.mutable_error_response()->set_error_code(grpc::StatusCode::NOT_FOUND);
   response.mutable_error_response()->set_error_message(
-      absl::StrCat(what, ": not known to this server"));
+      absl::StrCat(Shown(what), ": not known to this server"));
 }
 
 // The file, and every file that it imports, each once.

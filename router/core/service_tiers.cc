@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::router {
@@ -135,13 +136,10 @@ std::shared_ptr<const ServiceTier> ServiceTiers::Find(absl::string_view name) co
   return nullptr;
 }
 
-// A client chooses the name's length, and gRPC carries errors in headers, which are short.
 absl::Status ServiceTiers::Unknown(absl::string_view asked) const {
-  const std::string shown = asked.size() <= kServiceTierNameBytesMax
-                                ? absl::StrCat("\"", asked, "\"")
-                                : absl::StrCat("a name of ", asked.size(), " bytes");
   return absl::InvalidArgumentError(
-      absl::StrCat("service_tier: ", shown, ", expected ", kAuto, " or one of ", Names()));
+      absl::StrCat("service_tier: ", ShownInQuotes(asked, kServiceTierNameBytesMax), ", expected ",
+                   kAuto, " or one of ", Names()));
 }
 
 std::string ServiceTiers::Names() const {

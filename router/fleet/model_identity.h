@@ -8,6 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/shown_text.h"
+
 namespace tandem::router {
 
 struct ModelIdentity {
@@ -27,6 +32,12 @@ struct ModelIdentity {
   bool Serves(const std::string& asked) const {
     return asked == name ||
            std::find(served_names.begin(), served_names.end(), asked) != served_names.end();
+  }
+  // kNotFound for a name that a client asked for and the model has not.
+  absl::Status NotServed(absl::string_view asked) const {
+    return absl::NotFoundError(absl::StrCat("model: ", ShownInQuotes(asked),
+                                            " is not served here, this router serves \"",
+                                            served_name(), "\""));
   }
 };
 

@@ -152,9 +152,7 @@ absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIde
   RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
   RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));
   if (!request.model().empty() && !model.Serves(request.model()))
-    return absl::NotFoundError(absl::StrCat("model: \"", request.model(),
-                                            "\" is not served here, this router serves \"",
-                                            model.served_name(), "\""));
+    return model.NotServed(request.model());
   RETURN_IF_ERROR(CheckAnswers(request));
   RETURN_IF_ERROR(CheckBeams(request));
   if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)

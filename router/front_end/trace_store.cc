@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/rpc/convert.h"
 #include "router/core/request_report.h"
 
@@ -93,8 +94,9 @@ absl::StatusOr<v1::RequestTrace> TraceStore::Find(const std::string& request_id)
   absl::MutexLock lock(&mutex_);
   const auto found = by_id_.find(request_id);
   if (found == by_id_.end())
-    return absl::NotFoundError(absl::StrCat("request_id: '", request_id, "' is not among the last ",
-                                            requests_max_, " finished requests of this router"));
+    return absl::NotFoundError(absl::StrCat("request_id: ", ShownInQuotes(request_id),
+                                            " is not among the last ", requests_max_,
+                                            " finished requests of this router"));
   const Trace& kept = *found->second;
   v1::RequestTrace trace;
   if (!trace.ParseFromString(kept.bytes))

@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/shown_text.h"
 
 namespace tandem::guided::json_schema {
 namespace {
@@ -39,7 +40,7 @@ std::optional<std::string> FindPath(const Json& at, const Json* wanted, const st
   if (at.is_object()) {
     for (const auto& [key, value] : at.items()) {
       const std::string escaped = absl::StrReplaceAll(key, {{"~", "~0"}, {"/", "~1"}});
-      auto found = FindPath(value, wanted, absl::StrCat(path, "/", escaped));
+      auto found = FindPath(value, wanted, absl::StrCat(path, "/", Shown(escaped)));
       if (found.has_value()) return found;
     }
   } else if (at.is_array()) {
@@ -126,7 +127,8 @@ absl::StatusOr<std::unique_ptr<Document>> Document::Parse(absl::string_view text
 
 absl::StatusOr<const Json*> Document::Resolve(const std::string& reference) const {
   const auto unknown = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat("json_schema: $ref \"", reference, "\": ", why));
+    return absl::InvalidArgumentError(
+        absl::StrCat("json_schema: $ref ", ShownInQuotes(reference), ": ", why));
   };
   absl::string_view rest = reference;
   if (!id_.empty()) absl::ConsumePrefix(&rest, id_);
@@ -149,7 +151,7 @@ absl::StatusOr<const Json*> Document::Resolve(const std::string& reference) cons
     } else if (at->is_array() && absl::SimpleAtoi(key, &index) && index < at->size()) {
       at = &(*at)[index];
     } else {
-      return unknown(absl::StrCat("there is no \"", key, "\""));
+      return unknown(absl::StrCat("there is no ", ShownInQuotes(key)));
     }
   }
   return at;
@@ -162,7 +164,7 @@ std::string Document::PathOf(const Json& node) const {
 absl::Status Document::Error(const Json& schema, absl::string_view keyword,
                              absl::string_view what) const {
   return absl::InvalidArgumentError(
-      absl::StrCat("json_schema: ", PathOf(schema), ": ", keyword, ": ", what));
+      absl::StrCat("json_schema: ", PathOf(schema), ": ", Shown(keyword), ": ", what));
 }
 
 }  // namespace tandem::guided::json_schema

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/shown_text.h"
 
 namespace tandem::guided::json_schema {
 namespace {
@@ -81,8 +82,8 @@ absl::StatusOr<std::string> FormatPattern(absl::string_view format) {
   if (format == "ipv6") return Ipv6();
   if (format == "uri") return Uri();
   return absl::InvalidArgumentError(
-      absl::StrCat("format \"", format,
-                   "\" is not supported; date, time, date-time, duration, uuid, email, hostname, "
+      absl::StrCat("format ", ShownInQuotes(format),
+                   " is not supported; date, time, date-time, duration, uuid, email, hostname, "
                    "ipv4, ipv6 and uri are"));
 }
 

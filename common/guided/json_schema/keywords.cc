@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/guided/json_schema/flatten.h"
 #include "common/guided/json_schema/formats.h"
@@ -141,7 +142,7 @@ absl::StatusOr<bool> Flattener::ReadTypeOrValues(const Json& schema, const std::
     for (const Json& name : list) {
       const uint8_t type = name.is_string() ? TypeNamed(name.get<std::string>()) : 0;
       if (type == 0)
-        return document_.Error(schema, key, absl::StrCat("unknown type ", name.dump()));
+        return document_.Error(schema, key, absl::StrCat("unknown type ", Shown(name.dump())));
       types |= type;
     }
     flat.types &= types;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "router/front_end/http/json_fields.h"
 
@@ -11,7 +12,8 @@ namespace {
 
 absl::Status NotServed(const std::string& path, const std::string& type,
                        absl::string_view expected) {
-  return absl::UnimplementedError(absl::StrCat(path, ".type: \"", type, "\", expected ", expected));
+  return absl::UnimplementedError(
+      absl::StrCat(path, ".type: ", ShownInQuotes(type), ", expected ", expected));
 }
 
 absl::Status CheckObject(const Json& block, const std::string& path) {

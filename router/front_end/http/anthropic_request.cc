@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "router/core/service_tier.h"
 #include "router/front_end/http/anthropic_messages.h"
@@ -41,8 +42,8 @@ absl::StatusOr<Json> ReadTool(const Json& object, const std::string& path) {
   const std::string type = tool.String("type").value_or("custom");
   RETURN_IF_ERROR(tool.status());
   if (type != "custom") {
-    return absl::UnimplementedError(absl::StrCat(path, ".type: \"", type,
-                                                 "\", expected \"custom\": this router has no ",
+    return absl::UnimplementedError(absl::StrCat(path, ".type: ", ShownInQuotes(type),
+                                                 ", expected \"custom\": this router has no ",
                                                  "tools of its own"));
   }
   const std::string name = tool.String("name").value_or("");
@@ -122,7 +123,7 @@ absl::Status ReadUnservedFields(Fields& fields) {
     RETURN_IF_ERROR(thinking.status());
     if (type != "disabled") {
       return absl::UnimplementedError(
-          absl::StrCat("thinking.type: \"", type, "\", expected \"disabled\""));
+          absl::StrCat("thinking.type: ", ShownInQuotes(type), ", expected \"disabled\""));
     }
   }
   for (const char* name : {"container", "mcp_servers", "context_management", "output_format"}) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/request/sampling_params.h"
 #include "router/front_end/http/chat_messages.h"
@@ -51,8 +52,9 @@ absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& ap
     request.mutable_guided()->set_json_schema(JsonText(ParametersOf(tool["function"])));
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("tool_choice.function.name: ", JsonText(name),
-                                                 ", expected the name of one of the tools"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("tool_choice.function.name: ", Shown(JsonText(name)),
+                   ", expected the name of one of the tools"));
 }
 
 absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {

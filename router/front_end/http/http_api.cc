@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/runtime/clock.h"
@@ -141,13 +142,13 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange
   if (const Route* route = FindRoute(call.request.path)) {
     if (ServesAt(*route, port, has_admin_port_)) return Dispatch(*route, call);
     const char* elsewhere = port == Port::kAdmin ? "clients" : "operators (--admin)";
-    return Reply(call, ErrorReply(404, absl::StrCat(call.request.path,
+    return Reply(call, ErrorReply(404, absl::StrCat(Shown(call.request.path),
                                                     ": not served here, expected "
                                                     "the router's port for ",
                                                     elsewhere)));
   }
   const bool of_openai = absl::StartsWith(call.request.path, "/v1/");
-  Reply(call, ErrorReply(404, absl::StrCat("no such path: ", call.request.path,
+  Reply(call, ErrorReply(404, absl::StrCat("no such path: ", Shown(call.request.path),
                                            of_openai ? kServedInstead : "")));
 }
 
@@ -155,8 +156,8 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
   const std::string& method = call.request.method;
   if (method == "OPTIONS" && !call.allow_origin.empty()) return Preflight(route, call);
   if (!Lists(route.methods, method)) {
-    HttpReply reply = ErrorReply(
-        405, absl::StrCat(call.request.path, ": ", method, ", expected ", route.methods));
+    HttpReply reply = ErrorReply(405, absl::StrCat(Shown(call.request.path), ": ", Shown(method),
+                                                   ", expected ", route.methods));
     reply.headers.emplace_back("allow", route.methods);
     return Reply(call, std::move(reply));
   }
@@ -175,7 +176,7 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
   }
   const absl::string_view encoding = call.request.Header("content-encoding");
   if (!encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) {
-    return Reply(call, ErrorReply(415, absl::StrCat("content-encoding: ", encoding,
+    return Reply(call, ErrorReply(415, absl::StrCat("content-encoding: ", Shown(encoding),
                                                     ", expected a body that is not compressed")));
   }
   Run(route, call);
@@ -369,9 +370,7 @@ void HttpApi::OneModel(Call& call) {
   const bool anthropic = DialectOf(call.request) == Dialect::kAnthropic;
   if (model.Serves(name))
     return Reply(call, JsonReply(anthropic ? AnthropicModelJson() : ModelJson()));
-  Reply(call, ErrorReply(404, absl::StrCat("model: \"", name,
-                                           "\" is not served here, this router serves \"",
-                                           model.served_name(), "\"")));
+  Reply(call, ErrorReply(model.NotServed(name)));
 }
 
 // ---- the state of this router

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "router/front_end/http/json_tape.h"
 
 namespace tandem::router {
@@ -41,7 +42,7 @@ class Builder {
   bool key(string_t& name) {
     Frame& frame = open_.back();
     if (!IsNew(frame, name)) {
-      fault_ = absl::StrCat(Join(Path(), name), ": given twice");
+      fault_ = absl::StrCat(Join(Path(), Shown(name)), ": given twice");
       return false;
     }
     frame.key = std::move(name);
@@ -96,7 +97,7 @@ class Builder {
         const size_t open = &frame == &open_.back() ? 0 : 1;
         absl::StrAppend(&path, "[", frame.container->size() - open, "]");
       } else if (!frame.key.empty()) {
-        path = Join(path, frame.key);
+        path = Join(path, Shown(frame.key));
       }
     }
     return path;

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::router {
@@ -177,7 +178,7 @@ absl::Status Fields::Finish(bool strict) {
   for (const auto& [name, value] : object_.items()) {
     if (!asked_for_[at++]) {
       return absl::InvalidArgumentError(absl::StrCat(
-          PathOf(name), ": unknown field, expected only known ones: the request is strict"));
+          PathOf(Shown(name)), ": unknown field, expected only known ones: the request is strict"));
     }
   }
   return absl::OkStatus();

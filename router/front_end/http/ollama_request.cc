@@ -154,9 +154,7 @@ absl::StatusOr<std::string> OllamaModelName(const std::string& name, const Model
   if (model.Serves(name)) return name;
   std::string bare(absl::StripSuffix(name, ":latest"));
   if (model.Serves(bare)) return bare;
-  return absl::NotFoundError(absl::StrCat("model: \"", name,
-                                          "\" is not served here, this router serves \"",
-                                          model.served_name(), "\""));
+  return model.NotServed(name);
 }
 
 absl::Status ToOllamaFieldNames(const absl::Status& status) {

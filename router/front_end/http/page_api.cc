@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/shown_text.h"
 #include "common/base/version.h"
 #include "router/front_end/http/http_api.h"
 #include "router/front_end/http/openai_error.h"
@@ -58,7 +59,7 @@ HttpReply FileReply(absl::string_view name) {
                      {"cache-control", "no-cache"}};
     return reply;
   }
-  return ErrorReply(404, absl::StrCat("no such file of the page: ", name));
+  return ErrorReply(404, absl::StrCat("no such file of the page: ", Shown(name)));
 }
 
 // How the tenant's own requests begin in the trace store; empty: all requests are its.

@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 
 namespace tandem::router {
 namespace {
@@ -110,7 +111,7 @@ std::optional<RequestReader::Fault> RequestReader::OnHeader() {
   const absl::string_view coding = View(parser.get()[http::field::transfer_encoding]);
   if (coding.empty() || absl::EqualsIgnoreCase(coding, "chunked")) return std::nullopt;
   // The body's end cannot be found (RFC 9112, 6.3): what follows could be read as a request.
-  Fault fault{501, absl::StrCat("transfer-encoding: ", coding, ", expected chunked alone")};
+  Fault fault{501, absl::StrCat("transfer-encoding: ", Shown(coding), ", expected chunked alone")};
   Discard();
   return fault;
 }

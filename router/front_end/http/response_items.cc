@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "router/front_end/http/json_fields.h"
 
@@ -11,7 +12,8 @@ namespace {
 
 // A kind of thing that is not served here, named.
 absl::Status Refused(const std::string& path, absl::string_view what, absl::string_view expected) {
-  return absl::UnimplementedError(absl::StrCat(path, ": \"", what, "\", expected ", expected));
+  return absl::UnimplementedError(
+      absl::StrCat(path, ": ", ShownInQuotes(what), ", expected ", expected));
 }
 
 // The text of `name`: a string, or parts with text joined by line ends, as a chat's are.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/request/parameter_table.h"
 #include "router/front_end/http/chat_request.h"
@@ -123,8 +124,8 @@ absl::StatusOr<Json> ReadFunctions(Fields& fields, Json& wrapped) {
     Fields tool((*tools)[i], path);
     const std::string type = tool.String("type").value_or("");
     if (tool.status().ok() && !type.empty() && type != "function") {
-      return absl::UnimplementedError(absl::StrCat(path, ".type: \"", type,
-                                                   "\", expected \"function\": this router has no ",
+      return absl::UnimplementedError(absl::StrCat(path, ".type: ", ShownInQuotes(type),
+                                                   ", expected \"function\": this router has no ",
                                                    "tools of its own"));
     }
     if (type.empty()) tool.Fault("type", "\"function\"");
@@ -159,7 +160,7 @@ absl::StatusOr<Json> ReadToolChoice(Fields& fields, Json& chat) {
   RETURN_IF_ERROR(members.status());
   if (type != "function") {
     return absl::UnimplementedError(
-        absl::StrCat("tool_choice.type: \"", type, "\", expected \"function\""));
+        absl::StrCat("tool_choice.type: ", ShownInQuotes(type), ", expected \"function\""));
   }
   const auto name = members.String("name");
   if (!name.has_value()) members.Fault("name", "a function's name");

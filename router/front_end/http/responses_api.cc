@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "router/front_end/http/http_api.h"
 #include "router/front_end/http/openai_error.h"
@@ -23,9 +24,10 @@ bool HasTrue(absl::string_view query, absl::string_view name) {
 }
 
 absl::Status NotKept(absl::string_view field, absl::string_view id) {
-  return absl::NotFoundError(absl::StrCat(
-      field, ": \"", id, "\" is not kept by this router: it was never here, was dropped to ",
-      "make room, or another router answered it"));
+  return absl::NotFoundError(
+      absl::StrCat(field, ": ", ShownInQuotes(id),
+                   " is not kept by this router: it was never here, was dropped to ",
+                   "make room, or another router answered it"));
 }
 
 }  // namespace
@@ -95,8 +97,8 @@ void HttpApi::CancelResponse(Call& call) {
   if (responses_.Find(OwnerOf(call), id) == nullptr) {
     return Reply(call, ErrorReply(NotKept("response_id", id)));
   }
-  Reply(call, ErrorReply(400, absl::StrCat("response_id: \"", id,
-                                           "\" has ended; only responses made in the background ",
+  Reply(call, ErrorReply(400, absl::StrCat("response_id: ", ShownInQuotes(id),
+                                           " has ended; only responses made in the background ",
                                            "can be cancelled, and these are not served")));
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/rpc/wire_fields.h"
 
 namespace tandem::router {
@@ -62,11 +63,11 @@ void ReadField(const rpc::BiasesField&, Fields& fields, absl::string_view name,
     int32_t token = -1;
     if (!absl::SimpleAtoi(key, &token) || token < 0) {
       return fields.Keep(absl::InvalidArgumentError(
-          absl::StrCat(name, ".", key, ": expected a token id for a name")));
+          absl::StrCat(name, ".", Shown(key), ": expected a token id for a name")));
     }
     if (!value.is_number()) {
       return fields.Keep(absl::InvalidArgumentError(
-          absl::StrCat(name, ".", key, ": ", value.type_name(), ", expected a number")));
+          absl::StrCat(name, ".", Shown(key), ": ", value.type_name(), ", expected a number")));
     }
     (*request.mutable_sampling()->mutable_logit_bias())[token] = value.get<float>();
   }

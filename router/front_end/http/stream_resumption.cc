@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/random.h"
 #include "router/front_end/http/api_request.h"
@@ -196,8 +197,8 @@ absl::Status MakeResumable(const HttpRequest& head, const std::string& fingerpri
   if (!last.empty()) {
     EventId event;
     if (!ParseEventId(last, event)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(header, ": \"", last, "\", expected the id of an event of the stream"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          header, ": ", ShownInQuotes(last), ", expected the id of an event of the stream"));
     }
     RETURN_IF_ERROR(Continue(event, digest, id, api));
   } else if (!IsAnswerId(id)) {

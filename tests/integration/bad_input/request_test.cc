@@ -109,10 +109,10 @@ TEST_F(RequestErrors, EnvelopeOfTheRequest) {
   const auto bad = StatusCode::kInvalidArgument;
   ExpectRefused({
       {[](R& r) { r.set_model("gpt-9"); }, StatusCode::kNotFound, {"model", "gpt-9", "\"hash\""}},
-      // Too long to be echoed whole: the error must still reach the client.
+      // Too long to be repeated: the error must reach the client, with what is served.
       {[](R& r) { r.set_model(std::string(100'000, 'm')); },
        StatusCode::kNotFound,
-       {"model", "mm"}},
+       {"model: a text of 100000 bytes", "\"hash\""}},
       {[](R& r) { r.set_n(129); }, bad, {"n: 129", "128"}},
       {[](R& r) { r.set_n(3), r.set_best_of(2); }, bad, {"best_of: 2", "n = 3"}},
       {[](R& r) { r.set_best_of(0); }, bad, {"best_of: 0"}},

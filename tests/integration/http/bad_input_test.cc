@@ -2,6 +2,8 @@
 // on a server that then goes on; broken HTTP and half-closed sockets end their own connection only.
 #include <gmock/gmock.h>
 
+#include <functional>
+
 #include "tests/testing/http_client.h"
 #include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"
@@ -205,6 +207,62 @@ TEST_F(BadHttp, PathsMethodsAndTypes) {
             "list");
   EXPECT_EQ(Ask(http(), PostOf("/detokenize", R"({"tokens":[1,99999]})")).status, 400);
   EXPECT_EQ(Ask(http(), PostOf("/tokenize", R"({"prompt":[1]})")).status, 400);
+}
+
+// A client's text is repeated up to kShownBytesMax, 128 bytes; of a longer one the length is told.
+TEST_F(BadHttp, LongTextsAreNotRepeated) {
+  const std::string most(128, 'x'), long_text(4096, 'x');
+  const auto post = [](const std::string& path, const std::string& members) {
+    return PostOf(path, "{" + members + "}");
+  };
+  const std::string hello = R"("messages":[{"role":"user","content":"x"}])";
+  const std::vector<std::pair<std::function<std::string(const std::string&)>, int>> asks = {
+      {[&](const auto& text) { return GetOf("/v1/models/" + text); }, 404},
+      {[&](const auto& text) {
+         return post("/v1/completions", R"("prompt":"x","model":")" + text + "\"");
+       },
+       404},
+      {[&](const auto& text) {
+         return post("/v1/chat/completions", hello + R"(,"model":")" + text + "\"");
+       },
+       404},
+      {[&](const auto& text) {
+         return post("/v1/messages", hello + R"(,"max_tokens":1,"model":")" + text + "\"");
+       },
+       404},
+      {[&](const auto& text) { return post("/api/chat", hello + R"(,"model":")" + text + "\""); },
+       404},
+      {[&](const auto& text) { return GetOf("/v1/responses/" + text); }, 404},
+      {[&](const auto& text) { return GetOf("/traces/" + text); }, 404},
+      {[&](const auto& text) {
+         return post("/v1/completions", R"("prompt":"x","strict":true,")" + text + "\":1");
+       },
+       400},
+      {[&](const auto& text) {
+         return post("/v1/completions", "\"" + text + "\":1,\"" + text + "\":1");
+       },
+       400},
+      {[&](const auto& text) {
+         return post("/v1/completions", R"("prompt":"x","logit_bias":{")" + text + "\":1}");
+       },
+       400},
+      {[&](const auto& text) {
+         return PostOf("/v1/completions", "{}", "content-encoding: " + text + "\r\n");
+       },
+       415},
+  };
+  for (const auto& [ask, status] : asks) {
+    SCOPED_TRACE(ask("TEXT"));
+    const HttpAnswer whole = Ask(http(), ask(most)), bounded = Ask(http(), ask(long_text));
+    EXPECT_EQ(whole.status, status) << whole.body;
+    EXPECT_THAT(whole.body, HasSubstr(most));
+    EXPECT_EQ(bounded.status, status) << bounded.body;
+    EXPECT_THAT(bounded.body, HasSubstr("a text of 4096 bytes"));
+    EXPECT_LT(bounded.body.size(), 512u);
+  }
+  const HttpAnswer path = Ask(http(), GetOf("/" + long_text));
+  EXPECT_EQ(path.status, 404);
+  EXPECT_THAT(path.body, HasSubstr("no such path: a text of 4097 bytes"));
 }
 
 TEST_F(BadHttp, BrokenHttp) {

@@ -90,8 +90,9 @@ TEST_F(Trace, TheCommandShowsAndDrawsAFinishedRequest) {
 TEST_F(Trace, UnknownNamesAreRefused) {
   const ProgramRun run = Ask("no-such-request");
   EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.output, HasSubstr("tandem trace: request_id: 'no-such-request' is not among the "
-                                    "last 1024 finished requests"));
+  EXPECT_THAT(run.output,
+              HasSubstr("tandem trace: request_id: \"no-such-request\" is not among the "
+                        "last 1024 finished requests"));
   EXPECT_EQ(RunProgram({"tandem", "trace"}).exit_code, 2);
 }
 
@@ -120,7 +121,7 @@ TEST_F(Trace, WhyShowsThePredictedTimes) {
   EXPECT_GT(milliseconds("compute"), 0);
   const ProgramRun unknown = Why(*cluster_, "--json=false", "unknown");
   EXPECT_NE(unknown.exit_code, 0);
-  EXPECT_THAT(unknown.output, HasSubstr("'unknown' is not among the last"));
+  EXPECT_THAT(unknown.output, HasSubstr("\"unknown\" is not among the last"));
 }
 
 TEST(TraceOfAffinity, WhyShowsTheScores) {

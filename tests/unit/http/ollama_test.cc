@@ -106,6 +106,8 @@ TEST(Ollama, NamesMayHaveTheTagLatest) {
   EXPECT_EQ(api.model, "hash:latest");
   EXPECT_THAT(OllamaChatOf(R"("model":"hash:7b")"),
               StatusIs(absl::StatusCode::kNotFound, StartsWith("model: \"hash:7b\"")));
+  EXPECT_THAT(OllamaModelName(std::string(129, 'x'), OllamaAssets()),
+              StatusIs(absl::StatusCode::kNotFound, StartsWith("model: a text of 129 bytes")));
 }
 
 TEST(Ollama, WhatIsRefusedIsNamed) {

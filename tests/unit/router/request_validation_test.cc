@@ -106,6 +106,18 @@ TEST(ValidateRequest, TakesTheServedNamesAndTheModelsOwn) {
               HasSubstr("this router serves \"first\""));
 }
 
+TEST(ValidateRequest, ALongNameOfAModelIsNotRepeated) {
+  v1::GenerateRequest request = TestRequest();
+  const auto message = [&](size_t bytes) {
+    request.set_model(std::string(bytes, 'x'));
+    return std::string(ValidateEnvelope(request, TestModel()).message());
+  };
+  EXPECT_EQ(message(128), "model: \"" + std::string(128, 'x') +
+                              "\" is not served here, this router serves \"toy\"");
+  EXPECT_EQ(message(129),
+            "model: a text of 129 bytes is not served here, this router serves \"toy\"");
+}
+
 TEST(ValidateRequest, NamesWhatIsWrong) {
   struct Case {
     std::function<void(v1::GenerateRequest&)> spoil;

@@ -84,7 +84,7 @@ TEST(ServiceTiers, ARequestGetsTheTierThatItNamesAndMayHave) {
   EXPECT_THAT(name("silver"), HasSubstr("INVALID_ARGUMENT: service_tier: \"silver\", expected auto "
                                         "or one of default, flex, gold"));
   EXPECT_THAT(name(std::string(1 << 20, 'x')),
-              HasSubstr("service_tier: a name of 1048576 bytes, expected auto"));
+              HasSubstr("service_tier: a text of 1048576 bytes, expected auto"));
   EXPECT_LT(name(std::string(1 << 20, 'x')).size(), 200);
   EXPECT_EQ(name("", {"gold", "flex"}), "gold");
   EXPECT_EQ(name("priority", {"gold", "flex"}), "gold");

@@ -35,7 +35,7 @@ TEST(TraceStore, TheOldestGoFirst) {
   EXPECT_EQ(last->sequences(0).timing().gap_ms_size(), 1);
   const absl::Status unknown = store.Find("r0").status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(unknown.message()), HasSubstr("'r0' is not among the last 3"));
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("\"r0\" is not among the last 3"));
 }
 
 // A cut or a client's bytes may leave a message that is no UTF-8, which a proto3 string cannot be

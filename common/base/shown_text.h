@@ -1,0 +1,29 @@
+// A text that a client or a peer sent, as an error repeats it: whole, or only its length. The
+// sender chooses the length, and gRPC carries errors in headers, which are short.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// Longer than any name that a person chooses.
+inline constexpr size_t kShownBytesMax = 128;
+
+// `text`, or "a text of N bytes" if it is longer than `bytes_max`.
+inline std::string Shown(absl::string_view text, size_t bytes_max = kShownBytesMax) {
+  return text.size() <= bytes_max ? std::string(text)
+                                  : absl::StrCat("a text of ", text.size(), " bytes");
+}
+
+// The same, in quotes if it is shown.
+inline std::string ShownInQuotes(absl::string_view text, size_t bytes_max = kShownBytesMax) {
+  return text.size() <= bytes_max ? absl::StrCat("\"", text, "\"") : Shown(text, bytes_max);
+}
+
+}  // namespace tandem
