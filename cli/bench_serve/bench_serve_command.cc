@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/bench_serve/load_run.h"
 #include "cli/bench_serve/load_target.h"
 #include "cli/bench_serve/progress_line.h"
@@ -143,6 +144,10 @@ class BenchServeCommand final : public Command {
                 {.min = 1, .max = 100000, .group = group});
     schema_.Add("seed", &seed_, "Decides prompts, lengths, arrivals and the requests' own seeds.",
                 {.min = 0, .group = group});
+    schema_.Add("service-mix", &service_mix_,
+                "The service tiers that requests name, NAME:SHARE separated by commas. Empty = "
+                "they name none, and none is counted by its tier.",
+                {.group = group});
     schema_.Add("temperature", &target_options_.temperature, "0 = greedy.",
                 {.min = 0.0, .group = group});
     schema_.Add("ignore-eos", &target_options_.ignore_eos,
@@ -189,6 +194,7 @@ class BenchServeCommand final : public Command {
     RETURN_IF_ERROR(CheckOutputs(results_.files()));
     workload_.as_text = prompt_form_ == "text";
     workload_.seed = load_.seed = static_cast<uint64_t>(seed_);
+    ASSIGN_OR_RETURN(load_.service_mix, sim::ServiceMix::ParseNames(service_mix_, load_.seed));
     return absl::OkStatus();
   }
 
@@ -292,14 +298,18 @@ class BenchServeCommand final : public Command {
       absl::StrAppend(&lengths, "; ", workload_.shared_prefix_tokens, " shared by one of ",
                       workload_.prefixes, " prefixes");
     }
-    return {{"target", target_options_.address.text()},
-            {"model", model},
-            {"load", load},
-            {"tokens", lengths},
-            {"endpoint", target_options_.address.grpc ? "tandem.v1" : endpoint_},
-            {"prompts as", prompts_.empty() ? prompt_form_ : "they are"},
-            {"seed", absl::StrCat(seed_)},
-            {"warm-up", absl::StrCat(load_.warmup, " requests")}};
+    std::vector<std::pair<std::string, std::string>> settings = {
+        {"target", target_options_.address.text()},
+        {"model", model},
+        {"load", load},
+        {"tokens", lengths},
+        {"endpoint", target_options_.address.grpc ? "tandem.v1" : endpoint_},
+        {"prompts as", prompts_.empty() ? prompt_form_ : "they are"},
+        {"seed", absl::StrCat(seed_)},
+        {"warm-up", absl::StrCat(load_.warmup, " requests")}};
+    if (!service_mix_.empty())
+      settings.emplace_back("service mix", absl::StrJoin(service_mix_, ", "));
+    return settings;
   }
 
   absl::Status Publish(const LoadReport& report) {
@@ -325,6 +335,7 @@ class BenchServeCommand final : public Command {
   WorkloadOptions workload_;
   std::string prompt_tokens_ = "512", output_tokens_ = "64", token_ids_ = "33..126";
   std::string lengths_ = "given", prompt_form_ = "tokens", prompts_, endpoint_ = "completions";
+  std::vector<std::string> service_mix_;
   int64_t seed_ = 1;
   ObjectiveFlags objectives_;
   absl::Duration slo_e2e_;

@@ -115,6 +115,7 @@ class GrpcTarget final : public LoadTarget {
     request.mutable_sampling()->set_seed(load.seed);
     request.mutable_stop()->set_max_tokens(load.max_tokens);
     request.mutable_stop()->set_ignore_eos(options_.ignore_eos);
+    request.set_service_tier(load.service_tier);
     auto call = std::make_shared<GrpcCall>(io_, options_.api_key, observer);
     call->Begin(*stub_, std::move(request));
     return call;

@@ -131,6 +131,7 @@ class HttpTarget final : public LoadTarget {
     }
     const char* path = options_.chat ? "/v1/chat/completions" : "/v1/completions";
     if (options_.ignore_eos) body["ignore_eos"] = true;
+    if (!load.service_tier.empty()) body["service_tier"] = load.service_tier;
     return StartHttpCall(
         pool_,
         MakeHttpRequest(pool_.peer, http::verb::post, options_.address.path + path,

@@ -134,8 +134,10 @@ class Phase {
   }
 
   void Begin(absl::Time due, absl::Time now) {
-    const LoadRequest request = workload_.Next();
+    LoadRequest request = workload_.Next();
+    if (const auto tier = options_.service_mix.TierOf(begun_)) request.service_tier = tier->name;
     RequestRecord record;
+    record.service_tier = request.service_tier;
     record.index = begun_++;
     record.intended = due - began_;
     record.sent = now - began_;

@@ -13,6 +13,7 @@
 #include "cli/bench_serve/load_target.h"
 #include "cli/bench_serve/workload.h"
 #include "cli/report/statistics.h"
+#include "sim/trace/service_mix.h"
 
 namespace tandem::cli {
 
@@ -29,6 +30,7 @@ struct LoadOptions {
   int64_t warmup = 0;       // requests before the measurement, not counted
   absl::Duration timeout = absl::Seconds(300);
   uint64_t seed = 1;
+  sim::ServiceMix service_mix;  // the tiers that requests name; empty = none
 };
 inline constexpr int64_t kInFlightMax = 60'000;
 // Gaps recorded over a whole run; the ITL figures leave out later ones.

@@ -17,6 +17,30 @@ std::string Row(const char* name, const Distribution& d) {
                          d.p99, d.max);
 }
 
+// A line for each service tier, if requests named any.
+std::string TierRows(absl::Span<const TierSummary> tiers) {
+  if (tiers.empty()) return "";
+  std::string text =
+      absl::StrFormat("\n%-22s %10s %10s %10s %10s %10s %10s %10s\n", "SERVICE TIER", "REQUESTS",
+                      "ANSWERED", "REFUSED", "TTFT P50", "TTFT P99", "ITL P50", "ITL P99");
+  for (const TierSummary& tier : tiers)
+    absl::StrAppendFormat(&text, "%-22s %10d %10d %10d %10.2f %10.2f %10.2f %10.2f\n", tier.name,
+                          tier.requests, tier.answered, tier.refused, tier.ttft.p50, tier.ttft.p99,
+                          tier.itl.p50, tier.itl.p99);
+  return text;
+}
+
+router::Json TiersJson(absl::Span<const TierSummary> tiers) {
+  router::Json json = router::Json::object();
+  for (const TierSummary& tier : tiers)
+    json[tier.name] = {{"requests", tier.requests},
+                       {"answered", tier.answered},
+                       {"refused", tier.refused},
+                       {"ttft_ms", ToJson(tier.ttft)},
+                       {"itl_ms", ToJson(tier.itl)}};
+  return json;
+}
+
 std::string ObjectivesText(const Objectives& objectives) {
   std::string text;
   const auto add = [&text](const char* name, double ms) {
@@ -53,7 +77,7 @@ std::string FormatLoadTable(const LoadReport& report) {
                         "P90", "P99", "MAX");
   absl::StrAppend(&text, Row("first token (TTFT)", s.ttft), Row("between parts (ITL)", s.itl),
                   Row("each token (TPOT)", s.tpot), Row("end to end", s.e2e),
-                  report.open_loop ? Row("sent late by", s.lateness) : "");
+                  report.open_loop ? Row("sent late by", s.lateness) : "", TierRows(s.tiers));
   absl::StrAppendFormat(&text,
                         "\nrequests       %d in %.2f s: %d answered, %d failed, %d cancelled; %.2f "
                         "answered/s\n",
@@ -99,6 +123,7 @@ std::string FormatLoadJson(const LoadReport& report) {
                           {"tpot_ms", ToJson(s.tpot)},
                           {"e2e_ms", ToJson(s.e2e)},
                           {"lateness_ms", ToJson(s.lateness)}};
+  if (!s.tiers.empty()) summary["service_tiers"] = TiersJson(s.tiers);
   if (s.objectives.any()) {
     summary["goodput"] = {
         {"slo_ttft_ms", s.objectives.ttft_ms}, {"slo_itl_ms", s.objectives.itl_ms},
@@ -115,7 +140,7 @@ std::string FormatLoadJson(const LoadReport& report) {
 std::string FormatLoadCsv(absl::Span<const RequestRecord> records) {
   std::string csv =
       "index,intended_s,sent_s,ttft_ms,e2e_ms,tpot_ms,itl_max_ms,prompt_tokens,cached_tokens,"
-      "output_tokens,outcome,message\n";
+      "output_tokens,outcome,message,service_tier\n";
   for (const RequestRecord& record : records) {
     absl::StrAppendFormat(&csv, "%d,%.6f,%.6f,", record.index,
                           absl::ToDoubleSeconds(record.intended),
@@ -128,12 +153,12 @@ std::string FormatLoadCsv(absl::Span<const RequestRecord> records) {
       absl::StrAppendFormat(&csv, "%.3f",
                             *std::max_element(record.gaps_ms.begin(), record.gaps_ms.end()));
     }
-    absl::StrAppendFormat(&csv, ",%d,%d,%d,%s,%s\n", record.prompt_tokens, record.cached_tokens,
+    absl::StrAppendFormat(&csv, ",%d,%d,%d,%s,%s,%s\n", record.prompt_tokens, record.cached_tokens,
                           record.output_tokens,
                           record.cancelled ? "cancelled"
                           : record.ok()    ? "ok"
                                            : CsvText(record.error),
-                          CsvText(record.message));
+                          CsvText(record.message), record.service_tier);
   }
   return csv;
 }

@@ -83,6 +83,22 @@ std::string ResultRow(const char* name, const Distribution& d) {
       name, d.count, d.mean, d.p50, d.p90, d.p99, d.max);
 }
 
+// A table of the service tiers, if requests named any.
+std::string TierTable(absl::Span<const TierSummary> tiers) {
+  if (tiers.empty()) return "";
+  std::string rows;
+  for (const TierSummary& tier : tiers)
+    absl::StrAppendFormat(&rows,
+                          "<tr><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%.2f</td>"
+                          "<td>%.2f</td><td>%.2f</td><td>%.2f</td></tr>\n",
+                          XmlEscape(tier.name), tier.requests, tier.answered, tier.refused,
+                          tier.ttft.p50, tier.ttft.p99, tier.itl.p50, tier.itl.p99);
+  return absl::StrCat(
+      "<table>\n<tr><th>service tier</th><th>requests</th><th>answered</th><th>refused</th>"
+      "<th>TTFT p50, ms</th><th>p99</th><th>ITL p50, ms</th><th>p99</th></tr>\n",
+      rows, "</table>\n");
+}
+
 std::string Fact(absl::string_view name, absl::string_view value) {
   return absl::StrCat("<tr><td>", XmlEscape(name), "</td><td>", XmlEscape(value), "</td></tr>\n");
 }
@@ -122,8 +138,8 @@ std::string FormatLoadHtml(const LoadReport& report) {
       "<th>p90</th><th>p99</th><th>max</th></tr>\n",
       ResultRow("first token (TTFT)", s.ttft), ResultRow("between parts (ITL)", s.itl),
       ResultRow("each token (TPOT)", s.tpot), ResultRow("end to end", s.e2e),
-      ResultRow("sent late by", s.lateness), "</table>\n", LatencyCharts(report),
-      FirstTokensOverTime(report), ThroughputOverTime(report));
+      ResultRow("sent late by", s.lateness), "</table>\n", TierTable(s.tiers),
+      LatencyCharts(report), FirstTokensOverTime(report), ThroughputOverTime(report));
   return ReportPage("tandem bench serve", body);
 }
 

@@ -27,6 +27,7 @@ struct LoadRequest {
   std::vector<LoadMessage> messages;
   int32_t max_tokens = 1;
   uint64_t seed = 0;
+  std::string service_tier;  // "": the request names none
 };
 
 struct WorkloadOptions {

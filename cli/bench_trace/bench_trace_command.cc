@@ -1,6 +1,7 @@
 // `tandem bench trace`: implements NewBenchTraceCommand (cli/command_line/commands.h).
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/bench_serve/load_run.h"
 #include "cli/bench_serve/load_target.h"
 #include "cli/bench_serve/progress_line.h"
@@ -33,6 +34,7 @@ class BenchTraceCommand final : public Command {
                 "Sends a public trace to a running cluster, at the trace's times.") {
     RegisterTarget();
     RegisterLoad();
+    RegisterTiers();
     RegisterObjectives(schema_, objectives_);
     RegisterResultFiles(schema_, results_);
     RegisterProgress(schema_, results_);
@@ -78,6 +80,21 @@ class BenchTraceCommand final : public Command {
     schema_.Add("seed", &seed_, "Decides the requests' own seeds.", {.min = 0, .group = group});
   }
 
+  void RegisterTiers() {
+    const std::string group = "Service tiers";
+    schema_.Add("service-tiers", &service_tiers_,
+                "The routers' --service-tiers, whose goals decide what is in time.",
+                {.group = group});
+    schema_.Add("service-mix", &service_mix_,
+                "The service tiers that requests ask for, NAME:SHARE separated by commas. Empty = "
+                "they name none, and none is counted by its tier.",
+                {.group = group});
+    schema_.Add("ttft-slo", &default_tier_.ttft_slo, "The routers' --ttft-slo; 0 = none.",
+                {.min = absl::ZeroDuration(), .group = group});
+    schema_.Add("gap-slo", &default_tier_.gap_slo, "The routers' --gap-slo; 0 = none.",
+                {.min = absl::ZeroDuration(), .group = group});
+  }
+
   absl::Status Plan(const std::vector<std::string>& positionals) {
     ASSIGN_OR_RETURN(path_, TraceNamed(positionals));
     ASSIGN_OR_RETURN(target_options_.address, ParseTarget(target_));
@@ -85,6 +102,9 @@ class BenchTraceCommand final : public Command {
       return absl::InvalidArgumentError("--target: expected grpc://HOST:PORT");
     ASSIGN_OR_RETURN(workload_.token_ids, ParseLengthRange("token-ids", token_ids_));
     workload_.seed = static_cast<uint64_t>(seed_);
+    ASSIGN_OR_RETURN(const router::ServiceTiers tiers,
+                     router::ServiceTiers::Parse(service_tiers_, default_tier_));
+    ASSIGN_OR_RETURN(load_.service_mix, sim::ServiceMix::Parse(service_mix_, tiers));
     return CheckOutputs(results_.files());
   }
 
@@ -116,7 +136,7 @@ class BenchTraceCommand final : public Command {
     RETURN_IF_ERROR(workload->status());
     stop->Wait(kHeartbeatsSettle);
     ASSIGN_OR_RETURN(const v1::GetStatusResponse after, client->GetStatus(kTraceStatusTimeout));
-    report.result = MeasureTrace(load, report.objectives, before, after);
+    report.result = MeasureTrace(load, report.objectives, load_.service_mix, before, after);
     report.wall_s = report.result.virtual_s;
     report.settings = Settings(after);
     return Publish(report);
@@ -132,6 +152,7 @@ class BenchTraceCommand final : public Command {
             {"fleet", absl::StrFormat("%d prefill nodes, %d decode nodes", prefill, decode)},
             {"tokens", absl::StrFormat("1/%d of the trace's prompts", workload_.shrink)},
             {"speed", absl::StrFormat("%g", arrivals_.speed)},
+            {"service mix", service_mix_.empty() ? "none" : absl::StrJoin(service_mix_, ", ")},
             {"seed", absl::StrCat(seed_)}};
   }
 
@@ -154,6 +175,8 @@ class BenchTraceCommand final : public Command {
   TraceWorkload::Options workload_;
   std::string token_ids_ = "33..126";
   int64_t seed_ = 1;
+  std::vector<std::string> service_tiers_, service_mix_;
+  router::ServiceTier default_tier_;
   ObjectiveFlags objectives_;
   ResultFlags results_;
 };

@@ -4,19 +4,11 @@
 #include <map>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
 namespace tandem::cli {
 namespace {
-
-// Refused before anything of its answer came.
-bool Refused(const RequestRecord& record) {
-  return !record.first_token.has_value() &&
-         (absl::StrContains(record.error, "RESOURCE_EXHAUSTED") ||
-          absl::StrContains(record.error, "UNAVAILABLE"));
-}
 
 void AddAnswer(const RequestRecord& record, const Objectives& objectives, sim::GapNoise& noise,
                sim::TraceResult& result) {
@@ -33,6 +25,26 @@ void AddAnswer(const RequestRecord& record, const Objectives& objectives, sim::G
   sources.disk += record.disk_tokens;
   sources.fetched += record.fetched_tokens;
   result.good += Meets(record, objectives) ? 1 : 0;
+}
+
+void AddToTier(const RequestRecord& record, const router::ServiceTier& tier,
+               sim::TierResult& result) {
+  ++result.requests;
+  result.refused += record.refused() ? 1 : 0;
+  if (!record.ok()) return;
+  ++result.answered;
+  if (!record.first_token.has_value()) return;
+  result.ttft.Add(absl::Milliseconds(record.ttft_ms()));
+  absl::Duration gaps;
+  for (const float ms : record.gaps_ms) {
+    result.itl.Add(absl::Milliseconds(ms));
+    gaps += absl::Milliseconds(ms);
+  }
+  // Tokens may come together, in one part.
+  const auto count =
+      std::max(int64_t{record.output_tokens} - 1, static_cast<int64_t>(record.gaps_ms.size()));
+  const bool in_time = tier.InTime(*record.first_token - record.intended, gaps, count);
+  result.in_time += in_time ? 1 : 0;
 }
 
 void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& after,
@@ -61,19 +73,22 @@ void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& 
 }  // namespace
 
 sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives& objectives,
-                              const v1::GetStatusResponse& before,
+                              const sim::ServiceMix& mix, const v1::GetStatusResponse& before,
                               const v1::GetStatusResponse& after) {
   const Objectives limits = {.ttft_ms = absl::ToDoubleMilliseconds(objectives.ttft),
                              .itl_ms = absl::ToDoubleMilliseconds(objectives.itl)};
   sim::TraceResult result;
   sim::GapNoise noise;
+  for (const auto& tier : mix.All()) result.tiers.push_back({.name = tier->name});
   for (const RequestRecord& record : load.records) {
     ++result.requests;
+    if (const auto tier = mix.TierOf(record.index))
+      AddToTier(record, *tier, result.TierNamed(tier->name));
     if (record.ok()) {
       AddAnswer(record, limits, noise, result);
       continue;
     }
-    ++(record.cancelled ? result.unfinished : Refused(record) ? result.refused : result.failed);
+    ++(record.cancelled ? result.unfinished : record.refused() ? result.refused : result.failed);
     if (result.first_error.empty() && !record.error.empty())
       result.first_error = absl::StrCat(record.error, ": ", record.message);
   }

@@ -12,8 +12,9 @@ namespace tandem::cli {
 
 // `before` and `after`: the cluster's status around the load. What a node did before it started
 // again in between is not counted. What the cluster computed for other clients is counted as well.
+// `mix`: of the load's requests; it knows the goals of their tiers.
 sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives& objectives,
-                              const v1::GetStatusResponse& before,
+                              const sim::ServiceMix& mix, const v1::GetStatusResponse& before,
                               const v1::GetStatusResponse& after);
 
 }  // namespace tandem::cli

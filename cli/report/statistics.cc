@@ -4,9 +4,46 @@
 #include <cmath>
 #include <numeric>
 
+#include "absl/strings/match.h"
 #include "common/base/check.h"
 
 namespace tandem::cli {
+
+namespace {
+
+std::vector<TierSummary> SummarizeTiers(absl::Span<const RequestRecord> records) {
+  struct Times {
+    TierSummary summary;
+    std::vector<double> ttft, itl;
+  };
+  std::map<std::string, Times> tiers;
+  for (const RequestRecord& record : records) {
+    if (record.service_tier.empty()) continue;
+    Times& tier = tiers[record.service_tier];
+    ++tier.summary.requests;
+    tier.summary.refused += record.refused() ? 1 : 0;
+    if (!record.ok()) continue;
+    ++tier.summary.answered;
+    if (record.first_token.has_value()) tier.ttft.push_back(record.ttft_ms());
+    tier.itl.insert(tier.itl.end(), record.gaps_ms.begin(), record.gaps_ms.end());
+  }
+  std::vector<TierSummary> summaries;
+  for (auto& [name, tier] : tiers) {
+    tier.summary.name = name;
+    tier.summary.ttft = Describe(std::move(tier.ttft));
+    tier.summary.itl = Describe(std::move(tier.itl));
+    summaries.push_back(std::move(tier.summary));
+  }
+  return summaries;
+}
+
+}  // namespace
+
+bool RequestRecord::refused() const {
+  if (first_token.has_value()) return false;
+  return error == "HTTP 429" || error == "HTTP 503" ||
+         absl::StrContains(error, "RESOURCE_EXHAUSTED") || absl::StrContains(error, "UNAVAILABLE");
+}
 
 double RequestRecord::ttft_ms() const {
   return absl::ToDoubleMilliseconds(*first_token - intended);
@@ -59,6 +96,7 @@ LoadSummary Summarize(absl::Span<const RequestRecord> records, absl::Duration el
   summary.seconds = absl::ToDoubleSeconds(elapsed);
   summary.requests = static_cast<int64_t>(records.size());
   summary.objectives = objectives;
+  summary.tiers = SummarizeTiers(records);
   std::vector<double> ttft, itl, tpot, e2e, lateness;
   for (const RequestRecord& record : records) {
     lateness.push_back(absl::ToDoubleMilliseconds(record.sent - record.intended));

@@ -30,8 +30,12 @@ struct RequestRecord {
   std::string error;    // its kind, such as "HTTP 429"; empty = answered
   std::string message;  // what the server or the system said
   bool cancelled = false;
+  std::string service_tier;  // that it named
 
   bool ok() const { return error.empty() && !cancelled; }
+  // Whether the server refused it before anything of its answer came: HTTP 429 or 503, or their
+  // kin of gRPC.
+  bool refused() const;
   double ttft_ms() const;  // REQUIRES: first_token
   double e2e_ms() const { return absl::ToDoubleMilliseconds(ended - intended); }
   // Time for each token after the first; nullopt with fewer than two.
@@ -58,6 +62,13 @@ struct Objectives {
 };
 bool Meets(const RequestRecord& record, const Objectives& objectives);
 
+// Of the requests that named one service tier.
+struct TierSummary {
+  std::string name;
+  int64_t requests = 0, answered = 0, refused = 0;
+  Distribution ttft, itl;  // milliseconds, of answered requests
+};
+
 struct LoadSummary {
   double seconds = 0;
   int64_t requests = 0;  // all that began
@@ -70,9 +81,10 @@ struct LoadSummary {
   Distribution ttft, itl, tpot, e2e;  // milliseconds, of answered requests
   Distribution lateness;              // sent - intended, of all
   Objectives objectives;
-  int64_t good = 0;       // answered within the objectives
-  double goodput = 0;     // good requests a second
-  double good_share = 0;  // of answered and failed ones
+  int64_t good = 0;                // answered within the objectives
+  double goodput = 0;              // good requests a second
+  double good_share = 0;           // of answered and failed ones
+  std::vector<TierSummary> tiers;  // by name; of requests that named one
 };
 
 // `elapsed`: from the first arrival to the end of the last request.

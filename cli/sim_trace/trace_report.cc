@@ -93,9 +93,24 @@ std::string GoodputText(const TraceReport& report) {
 std::string TierText(const TraceReport& report, const sim::TierResult& tier) {
   return absl::StrFormat(
       "%d requests: %d answered, %d refused; in time %.1f %%, %.3f requests/s; TTFT p50 %.0f, p99 "
-      "%.0f ms",
+      "%.0f ms; ITL p50 %.1f, p99 %.1f ms",
       tier.requests, tier.answered, tier.refused, 100 * Share(tier.in_time, tier.requests),
-      Rate(report, tier.in_time), tier.ttft.PercentileMs(50), tier.ttft.PercentileMs(99));
+      Rate(report, tier.in_time), tier.ttft.PercentileMs(50), tier.ttft.PercentileMs(99),
+      tier.itl.PercentileMs(50), tier.itl.PercentileMs(99));
+}
+
+router::Json TiersJson(const TraceReport& report) {
+  router::Json tiers = router::Json::object();
+  for (const sim::TierResult& tier : report.result.tiers)
+    tiers[tier.name] = {{"requests", tier.requests},
+                        {"answered", tier.answered},
+                        {"refused", tier.refused},
+                        {"in_time", tier.in_time},
+                        {"in_time_share", Share(tier.in_time, tier.requests)},
+                        {"goodput", Rate(report, tier.in_time)},
+                        {"ttft_ms", LatencyJson(tier.ttft)},
+                        {"itl_ms", LatencyJson(tier.itl)}};
+  return tiers;
 }
 
 std::string SpeedText(const TraceReport& report) {
@@ -188,14 +203,6 @@ std::string FormatTraceTable(const TraceReport& report) {
 
 std::string FormatTraceJson(const TraceReport& report) {
   const sim::TraceResult& r = report.result;
-  router::Json tiers = router::Json::object();
-  for (const sim::TierResult& tier : r.tiers)
-    tiers[tier.name] = {{"requests", tier.requests},
-                        {"answered", tier.answered},
-                        {"refused", tier.refused},
-                        {"in_time", tier.in_time},
-                        {"goodput", Rate(report, tier.in_time)},
-                        {"ttft_ms", LatencyJson(tier.ttft)}};
   const sim::PromptSources& s = r.sources;
   router::Json settings = router::Json::object(), nodes = router::Json::array();
   router::Json policies = router::Json::object(), noise = router::Json::array();
@@ -231,7 +238,7 @@ std::string FormatTraceJson(const TraceReport& report) {
                            {"e2e_ms", LatencyJson(r.e2e)},
                            {"goodput", r.goodput()},
                            {"good_share", Share(r.good, r.requests)},
-                           {"service_tiers", std::move(tiers)},
+                           {"service_tiers", TiersJson(report)},
                            {"requests", r.requests},
                            {"answered", r.answered},
                            {"failed", r.failed},

@@ -33,7 +33,8 @@ std::string FormatTraceTable(const TraceReport& report);
 // "max_over_mean" compares the work of the busiest node that computes prompts with the mean;
 // "ttft_ms", "itl_ms" and "e2e_ms" hold percentiles; "gap_noise", of real processes, is what
 // `tandem sim trace --step-noise` takes: pairs of a percentage and a factor; "goodput" is in
-// requests a second, by the load's time.
+// requests a second, by the load's time; "service_tiers" has the tiers of the mix by name, each
+// with the share of its requests that were in time.
 std::string FormatTraceJson(const TraceReport& report);
 // One page that loads nothing else. It is well-formed XML too.
 std::string FormatTraceHtml(const TraceReport& report);

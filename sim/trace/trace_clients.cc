@@ -15,6 +15,8 @@ namespace tandem::sim {
 void TraceClients::Start(std::vector<SimRouter*> routers, absl::Duration delay) {
   routers_ = std::move(routers);
   start_ = last_arrival_ = world_.now() + delay;
+  for (const auto& tier : options_.service_mix.All())
+    result_.tiers.push_back(TierResult{.name = tier->name});
   ReadNext();
 }
 
@@ -44,7 +46,7 @@ void TraceClients::Send(const TraceRequest& request) {
   const std::shared_ptr<const router::ServiceTier> tier = input.tier;
   if (tier != nullptr) {
     input.priority = tier->priority;
-    ++ResultOf(*tier).requests;
+    ++result_.TierNamed(tier->name).requests;
   }
   running_[number].arrived = world_.now();
   running_[number].tier = tier;
@@ -59,19 +61,14 @@ void TraceClients::Send(const TraceRequest& request) {
 void TraceClients::OnError(const std::shared_ptr<const router::ServiceTier>& tier,
                            const absl::Status& status) {
   if (result_.first_error.empty()) result_.first_error = status.ToString();
-  if (tier != nullptr && absl::IsResourceExhausted(status)) ++ResultOf(*tier).refused;
-}
-
-TierResult& TraceClients::ResultOf(const router::ServiceTier& tier) {
-  for (TierResult& result : result_.tiers)
-    if (result.name == tier.name) return result;
-  return result_.tiers.emplace_back(TierResult{.name = tier.name});
+  if (tier != nullptr && absl::IsResourceExhausted(status)) ++result_.TierNamed(tier->name).refused;
 }
 
 void TraceClients::CountTier(const Running& request) {
-  TierResult& result = ResultOf(*request.tier);
+  TierResult& result = result_.TierNamed(request.tier->name);
   ++result.answered;
   result.ttft.Add(request.ttft);
+  result.itl.AddAll(request.gaps_ns);
   const int64_t gaps_ns =
       std::accumulate(request.gaps_ns.begin(), request.gaps_ns.end(), int64_t{0});
   const bool in_time = request.tier->InTime(request.ttft, absl::Nanoseconds(gaps_ns),

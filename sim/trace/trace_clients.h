@@ -60,8 +60,6 @@ class TraceClients {
   void OnDone(const Running& request, const router::RequestDone& done);
   // Counts the answer for its tier.
   void CountTier(const Running& request);
-  // Of a request with a tier.
-  TierResult& ResultOf(const router::ServiceTier& tier);
   // The request was not answered.
   void OnError(const std::shared_ptr<const router::ServiceTier>& tier, const absl::Status& status);
 

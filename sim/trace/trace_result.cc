@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/check.h"
+
 namespace tandem::sim {
 
 double TraceResult::max_over_mean() const {
@@ -16,6 +18,13 @@ double TraceResult::max_over_mean() const {
     ++count;
   }
   return sum > 0 ? most * static_cast<double>(count) / sum : 0;
+}
+
+TierResult& TraceResult::TierNamed(absl::string_view name) {
+  const auto found = std::find_if(tiers.begin(), tiers.end(),
+                                  [&](const TierResult& tier) { return tier.name == name; });
+  TANDEM_CHECK(found != tiers.end());
+  return *found;
 }
 
 }  // namespace tandem::sim

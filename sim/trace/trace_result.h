@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "sim/trace/latency_histogram.h"
 #include "sim/trace/step_noise.h"
@@ -43,9 +44,9 @@ struct NodeResult {
 struct TierResult {
   std::string name;
   int64_t requests = 0, answered = 0;
-  int64_t refused = 0;  // at once or later
-  int64_t in_time = 0;  // answered, and no goal of the tier was missed
-  LatencyHistogram ttft;
+  int64_t refused = 0;         // at once or later
+  int64_t in_time = 0;         // answered, and no goal of the tier was missed
+  LatencyHistogram ttft, itl;  // of answered requests
 };
 
 struct TraceResult {
@@ -61,7 +62,7 @@ struct TraceResult {
   std::vector<NoiseQuantile> gap_noise;  // of real processes: GapNoise of the answers
   PromptSources sources;
   std::vector<NodeResult> nodes;  // prefill nodes first
-  std::vector<TierResult> tiers;  // in the order of their first requests; empty without a mix
+  std::vector<TierResult> tiers;  // in the order of the mix; empty without one
   double virtual_s = 0;           // from the first arrival to the last answer
   int64_t events = 0;
 
@@ -73,6 +74,8 @@ struct TraceResult {
   // Of the nodes that compute prompts: the work of the busiest one by the mean. 1 = even; 0
   // without work.
   double max_over_mean() const;
+  // Of the tier of this name. REQUIRES: it is among `tiers`.
+  TierResult& TierNamed(absl::string_view name);
   double goodput() const { return virtual_s > 0 ? static_cast<double>(good) / virtual_s : 0; }
 };
 

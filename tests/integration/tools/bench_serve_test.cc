@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
+#include "tests/testing/http_client.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
@@ -109,6 +110,34 @@ TEST_F(BenchServe, OpenLoopsSharedPrefixesAndFilesOfResults) {
   EXPECT_THAT(FileOf(folder + "/load.html"), HasSubstr("</html>"));
 }
 
+// The router has "gold" and not "flex": it refuses neither, and counts each request where it went.
+TEST(BenchServeTiers, RequestsNameTiersByTheirShares) {
+  ASSERT_OK_AND_ASSIGN(const auto cluster,
+                       TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
+                                           "--kv-blocks=4096", "--service-tiers=gold ttft=10m"}));
+  int64_t gold = 0, flex = 0;
+  for (const std::string& target :
+       {"http://" + cluster->http_address(), "grpc://" + cluster->address()}) {
+    const nlohmann::json summary =
+        RunForJson({"--target=" + target, "--requests=40", "--service-mix=gold:3,flex:1",
+                    "--prompt-tokens=20", "--output-tokens=4", "--concurrency=4"});
+    EXPECT_EQ(summary["answered"], 40) << target;
+    const nlohmann::json& tiers = summary["service_tiers"];
+    EXPECT_NEAR(tiers["gold"]["requests"].get<double>(), 30, 2) << target;
+    EXPECT_EQ(tiers["gold"]["answered"], tiers["gold"]["requests"]) << target;
+    EXPECT_GT(tiers["gold"]["itl_ms"]["count"], 0) << target;
+    EXPECT_EQ(tiers["flex"]["ttft_ms"]["count"], tiers["flex"]["requests"]) << target;
+    gold += tiers["gold"]["requests"].get<int64_t>();
+    flex += tiers["flex"]["requests"].get<int64_t>();
+  }
+  const std::string metrics = Ask(cluster->http_address(), GetOf("/metrics")).body;
+  const auto in_time = [](const char* tier, int64_t count) {
+    return absl::StrCat("service_tier=\"", tier, "\",outcome=\"in_time\"} ", count, "\n");
+  };
+  EXPECT_THAT(metrics, HasSubstr(in_time("gold", gold)));
+  EXPECT_THAT(metrics, HasSubstr(in_time("default", flex)));
+}
+
 TEST_F(BenchServe, FailuresAreCountedByKind) {
   const ProgramRun run = RunProgram(
       {"tandem", "bench", "serve", http(), "--model=nobody", "--requests=5", "--warmup=0"});
@@ -143,6 +172,7 @@ TEST(BenchServeAlone, WrongUseIsSaid) {
   refused("--prompt-tokens=9..3", "--prompt-tokens");
   refused("--arrivals=odd", "arrivals");
   refused("--burstines=1", "--burstiness");
+  refused("--service-mix=gold", "expected NAME:SHARE");
 }
 
 // A load of an hour, ended by a signal once requests were answered.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/http_client.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
@@ -76,6 +77,36 @@ TEST(BenchTrace, CountsWhatTheClusterDidInTheSimulatorsForm) {
   EXPECT_EQ(real["ceiling"], virtually["ceiling"]);
 }
 
+// The goal of "late" is out of reach and the one of "soon" is not, so that all of one tier's
+// requests are refused or late, and all of the other's in time.
+TEST(BenchTrace, RequestsNameTiersAndAreJudgedByTheirGoals) {
+  const std::string tiers = "--service-tiers=soon ttft=10m gap=10m,late ttft=1ns";
+  ASSERT_OK_AND_ASSIGN(const auto cluster,
+                       TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
+                                           "--kv-blocks=4096", tiers}));
+  const std::string path = ::testing::TempDir() + "/tiers.json";
+  const ProgramRun run = RunProgram(
+      {"tandem", "bench", "trace", WriteTrace(), "--target=grpc://" + cluster->address(),
+       "--shrink=8", "--speed=10", tiers, "--service-mix=soon:1,late:1", "--json=" + path});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("in time 100.0 %"));
+  const auto json = nlohmann::json::parse(FileOf(path), nullptr, false)["service_tiers"];
+  EXPECT_EQ(json["soon"]["requests"].get<int>() + json["late"]["requests"].get<int>(), 12);
+  EXPECT_GE(json["late"]["requests"], 4) << "half of them, or nearly";
+  EXPECT_EQ(json["soon"]["in_time"], json["soon"]["requests"]);
+  EXPECT_EQ(json["late"]["answered"], json["late"]["requests"]);
+  EXPECT_EQ(json["late"]["in_time"], 0);
+  EXPECT_EQ(json["late"]["itl_ms"]["count"], 3 * json["late"]["requests"].get<int>());
+  // The router counted the same.
+  const std::string metrics = Ask(cluster->http_address(), GetOf("/metrics")).body;
+  const auto counted = [&](const char* tier, const char* outcome) {
+    return absl::StrCat("service_tier=\"", tier, "\",outcome=\"", outcome, "\"} ",
+                        json[tier]["requests"].get<int>(), "\n");
+  };
+  EXPECT_THAT(metrics, HasSubstr(counted("soon", "in_time")));
+  EXPECT_THAT(metrics, HasSubstr(counted("late", "late")));
+}
+
 TEST(BenchTrace, WhatCannotBeSentIsTold) {
   const auto fails = [](std::vector<std::string> flags, int exit_code, const char* text) {
     flags.insert(flags.begin(), {"tandem", "bench", "trace"});
@@ -87,6 +118,8 @@ TEST(BenchTrace, WhatCannotBeSentIsTold) {
   fails({}, 2, "expected FILE");
   fails({trace, "--target=http://127.0.0.1:1"}, 2, "grpc://HOST:PORT");
   fails({trace, "--target=grpc://127.0.0.1:1"}, 1, "127.0.0.1:1");
+  fails({trace, "--service-mix=flex:1"}, 2, "\"flex\" is no service tier");
+  fails({trace, "--service-tiers=flex ttft=x"}, 2, "\"ttft=x\"");
   fails({trace, "--shrink=3"}, 1, "power of two");
   fails({"/nowhere/trace.jsonl"}, 1, "/nowhere/trace.jsonl");
 }

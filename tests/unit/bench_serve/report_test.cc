@@ -101,6 +101,38 @@ TEST(Statistics, GoodputCountsWhatKeepsEveryObjective) {
   EXPECT_EQ(Summarize(records, absl::Seconds(1), {}).good, 4);
 }
 
+TEST(Statistics, ATierCountsTheRequestsThatNameIt) {
+  std::vector<RequestRecord> records = {
+      Answered(0, 1, 10, 50, {5, 15}), Answered(1, 1, 30, 50, {25}), Answered(2, 1, 99, 120, {1}),
+      Failed(3, "HTTP 429", "late"),   Failed(4, "HTTP 500", "?"),   Failed(5, "HTTP 503", "gone")};
+  for (const size_t i : {0, 1, 3, 4}) records[i].service_tier = "flex";
+  records[5].service_tier = "chat";
+  const LoadSummary summary = Summarize(records, absl::Seconds(1), {});
+  ASSERT_EQ(summary.tiers.size(), 2u) << "request 2 names none";
+  EXPECT_EQ(summary.tiers[0].name, "chat");
+  EXPECT_EQ(summary.tiers[0].refused, 1);
+  const TierSummary& flex = summary.tiers[1];
+  EXPECT_EQ(flex.name, "flex");
+  EXPECT_EQ(flex.requests, 4);
+  EXPECT_EQ(flex.answered, 2);
+  EXPECT_EQ(flex.refused, 1) << "an error of the server is no refusal";
+  EXPECT_DOUBLE_EQ(flex.ttft.p50, 10);
+  EXPECT_DOUBLE_EQ(flex.ttft.p99, 30);
+  EXPECT_DOUBLE_EQ(flex.itl.p50, 15);
+  EXPECT_DOUBLE_EQ(flex.itl.p99, 25);
+}
+
+TEST(Statistics, ARefusalComesBeforeTheAnswer) {
+  for (const char* kind : {"HTTP 429", "HTTP 503", "gRPC RESOURCE_EXHAUSTED", "gRPC UNAVAILABLE"}) {
+    RequestRecord record = Failed(0, kind, "");
+    EXPECT_TRUE(record.refused()) << kind;
+    record.first_token = absl::Milliseconds(1);
+    EXPECT_FALSE(record.refused()) << kind;
+  }
+  for (const char* kind : {"", "HTTP 400", "gRPC INTERNAL", "timeout"})
+    EXPECT_FALSE(Failed(0, kind, "").refused()) << kind;
+}
+
 TEST(Statistics, OfNothingAreZero) {
   const LoadSummary summary = Summarize({}, absl::ZeroDuration(), {.ttft_ms = 1});
   EXPECT_EQ(summary.requests, 0);
@@ -118,6 +150,7 @@ LoadReport HostileReport() {
     report.records.push_back(Answered(i, i + 1, i + 10 + i % 7, i + 50, {5, 2}));
   }
   report.records.push_back(Failed(3000, "HTTP 429", kHostile));
+  report.records.back().service_tier = "flex";
   report.summary = Summarize(report.records, absl::Seconds(4), {.ttft_ms = 12});
   return report;
 }
@@ -149,6 +182,10 @@ TEST(Report, JsonHoldsTheFigures) {
   EXPECT_EQ(json["summary"]["errors"]["HTTP 429"]["count"], 1);
   EXPECT_EQ(json["summary"]["goodput"]["good"], report.summary.good);
   EXPECT_EQ(json["open_loop"], true);
+  EXPECT_EQ(json["summary"]["service_tiers"]["flex"]["refused"], 1);
+  EXPECT_EQ(json["summary"]["service_tiers"]["flex"]["itl_ms"]["count"], 0);
+  const auto none = nlohmann::json::parse(FormatLoadJson(LoadReport()), nullptr, false);
+  EXPECT_FALSE(none["summary"].contains("service_tiers"));
 }
 
 TEST(Report, CsvHasALineForEachRequest) {
@@ -156,7 +193,7 @@ TEST(Report, CsvHasALineForEachRequest) {
   const std::string csv = FormatLoadCsv(report.records);
   const std::vector<std::string> lines = absl::StrSplit(csv, '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), report.records.size() + 1);
-  EXPECT_EQ(lines[1], "0,0.000000,0.001000,10.000,50.000,20.000,5.000,10,0,3,ok,\"\"");
+  EXPECT_EQ(lines[1], "0,0.000000,0.001000,10.000,50.000,20.000,5.000,10,0,3,ok,\"\",");
   EXPECT_THAT(lines.back(), HasSubstr("\"HTTP 429\",\"</td><script>alert(\"\"x\"\")"));
 }
 
@@ -166,6 +203,9 @@ TEST(Report, TheTableSaysWhatMatters) {
   EXPECT_THAT(table, HasSubstr("no coordinated omission"));
   EXPECT_THAT(table, HasSubstr("goodput"));
   EXPECT_THAT(table, HasSubstr("1 x HTTP 429"));
+  EXPECT_THAT(table, HasSubstr("\nflex                            1          0          1 "));
+  EXPECT_THAT(FormatLoadHtml(HostileReport()),
+              HasSubstr("<tr><td>flex</td><td>1</td><td>0</td><td>1</td>"));
 }
 
 TEST(Chart, StepsAreRound) {

@@ -150,7 +150,7 @@ TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
   prefill.set_role("prefill");
 
   load.elapsed = absl::Seconds(6);
-  const sim::TraceResult result = MeasureTrace(load, {.ttft = absl::Seconds(1)}, before, after);
+  const sim::TraceResult result = MeasureTrace(load, {.ttft = absl::Seconds(1)}, {}, before, after);
   EXPECT_EQ(result.requests, 5);
   EXPECT_EQ(result.answered, 2);
   EXPECT_EQ(result.refused, 1);
@@ -170,6 +170,53 @@ TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
   EXPECT_EQ(result.nodes[1].generated_tokens, 6);
 }
 
+TEST(MeasureTrace, ATierIsInTimeByItsOwnGoals) {
+  ASSERT_OK_AND_ASSIGN(const router::ServiceTiers tiers,
+                       router::ServiceTiers::Parse({"chat ttft=1s gap=20ms", "batch ttft=1m"}, {}));
+  ASSERT_OK_AND_ASSIGN(const sim::ServiceMix mix,
+                       sim::ServiceMix::Parse({"chat:1", "batch:1"}, tiers));
+  const auto answered = [](int64_t index, absl::Duration first, std::vector<float> gaps) {
+    RequestRecord record;
+    record.index = index;
+    record.first_token = first;
+    record.output_tokens = static_cast<int32_t>(gaps.size()) + 1;
+    record.gaps_ms = std::move(gaps);
+    return record;
+  };
+  std::vector<int64_t> chat;
+  LoadResult load;
+  for (int64_t i = 0; i < 10; ++i) {
+    if (mix.TierOf(i)->name == "chat") {
+      chat.push_back(i);
+    } else {
+      load.records.push_back(answered(i, absl::Seconds(50), {100}));
+    }
+  }
+  ASSERT_GE(chat.size(), 5u);
+  const absl::Duration soon = absl::Milliseconds(100);
+  load.records.push_back(answered(chat[0], soon, {10, 30}));
+  load.records.push_back(answered(chat[1], soon, {10, 31}));  // a mean of 20.5 ms
+  load.records.push_back(answered(chat[2], absl::Seconds(2), {10}));
+  load.records.push_back(answered(chat[3], soon, {50}));
+  load.records.back().output_tokens = 4;  // that came in two parts
+  RequestRecord refused;
+  refused.index = chat[4];
+  refused.error = "gRPC RESOURCE_EXHAUSTED";
+  load.records.push_back(refused);
+  const sim::TraceResult result = MeasureTrace(load, {}, mix, {}, {});
+  ASSERT_EQ(result.tiers.size(), 2u);
+  EXPECT_EQ(result.tiers[0].name, "chat");
+  EXPECT_EQ(result.tiers[0].requests, 5);
+  EXPECT_EQ(result.tiers[0].answered, 4);
+  EXPECT_EQ(result.tiers[0].refused, 1);
+  EXPECT_EQ(result.tiers[0].in_time, 2);
+  EXPECT_NEAR(result.tiers[0].ttft.PercentileMs(50), 100, 1);
+  EXPECT_NEAR(result.tiers[0].itl.PercentileMs(99), 50, 1);
+  EXPECT_EQ(result.tiers[0].itl.count(), 6);
+  EXPECT_EQ(result.tiers[1].in_time, result.tiers[1].requests) << "its goals are others";
+  EXPECT_NEAR(result.tiers[1].itl.PercentileMs(50), 100, 1);
+}
+
 TEST(MeasureTrace, HitsAreCountedBySource) {
   LoadResult load;
   RequestRecord apart, local;
@@ -181,7 +228,7 @@ TEST(MeasureTrace, HitsAreCountedBySource) {
   local.host_memory_tokens = 16;
   local.disk_tokens = 8;
   load.records = {apart, local};
-  const sim::PromptSources sources = MeasureTrace(load, {}, {}, {}).sources;
+  const sim::PromptSources sources = MeasureTrace(load, {}, {}, {}, {}).sources;
   EXPECT_EQ(sources.host_memory, 48);
   EXPECT_EQ(sources.disk, 8);
   EXPECT_EQ(sources.fetched, 16);
@@ -200,7 +247,7 @@ TEST(MeasureTrace, ANodeThatStartedAgainCountsFromItsStart) {
   now.set_incarnation(2);
   now.mutable_step_cost()->set_actual_us(1e6);
   now.mutable_counters()->set_generated_tokens(2);
-  const sim::TraceResult result = MeasureTrace(LoadResult(), {}, before, after);
+  const sim::TraceResult result = MeasureTrace(LoadResult(), {}, {}, before, after);
   ASSERT_EQ(result.nodes.size(), 1u);
   EXPECT_NEAR(result.nodes[0].busy_s, 1, 1e-9);
   EXPECT_EQ(result.nodes[0].generated_tokens, 2);

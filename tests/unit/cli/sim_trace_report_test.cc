@@ -44,6 +44,10 @@ TraceReport Example() {
   result.nodes = {{.name = "prefill-0", .prefill = true, .busy_s = 6},
                   {.name = "prefill-1", .prefill = true, .busy_s = 2},
                   {.name = "decode-0", .busy_s = 8}};
+  sim::TierResult tier = {.name = "flex", .requests = 4, .answered = 3, .refused = 1, .in_time = 2};
+  tier.ttft.Add(absl::Milliseconds(250));
+  tier.itl.Add(absl::Milliseconds(40));
+  result.tiers = {tier};
   return report;
 }
 
@@ -66,6 +70,12 @@ TEST(SimTraceReport, JsonHoldsTheFigures) {
   EXPECT_EQ(json["one_cache"]["blocks"], 77);
   EXPECT_DOUBLE_EQ(json["one_cache"]["hit"]["FIFO"], 0.15);
   EXPECT_EQ(json["nodes"].size(), 3);
+  const nlohmann::json& tier = json["service_tiers"]["flex"];
+  EXPECT_EQ(tier["requests"], 4);
+  EXPECT_EQ(tier["refused"], 1);
+  EXPECT_DOUBLE_EQ(tier["in_time_share"], 0.5);
+  EXPECT_NEAR(tier["ttft_ms"]["p99"], 250, 2);
+  EXPECT_NEAR(tier["itl_ms"]["p99"], 40, 1);
 }
 
 TEST(SimTraceReport, TableAndPageHoldTheFigures) {
@@ -75,7 +85,8 @@ TEST(SimTraceReport, TableAndPageHoldTheFigures) {
                            "of the ceiling 30.0, "
                            "15.0, 5.0, 25.0 %",
                            "1.500", "0.250 requests/s, 50.0 % of all", "2.50 million events/s",
-                           "of 77 blocks: LRU 20.00 %, FIFO 15.00 %", "1 refused", "prefill-1"})
+                           "of 77 blocks: LRU 20.00 %, FIFO 15.00 %", "1 refused", "prefill-1",
+                           "4 requests: 3 answered, 1 refused; in time 50.0 %", "ITL p50 40.0"})
     EXPECT_THAT(table, HasSubstr(text));
   const std::string page = FormatTraceHtml(Example());
   std::istringstream text(page);
