@@ -1,31 +1,23 @@
 // Goal: a pool takes resident memory for the blocks that were used, not for those that it may have:
 // a simulation has many large pools that use a part of their blocks.
-#include <unistd.h>
-
 #include <cstdio>
-#include <fstream>
 
 #include "common/kv/block_pool.h"
+#include "tests/testing/resident_memory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::kv {
 namespace {
+
+using testing::ResidentBytes;
 
 constexpr int64_t kBlocks = 2'000'000;
 // The table of names has marks of a byte, two or fewer for a block, that are set from the start.
 constexpr double kUnusedBytesMax = 4;
 constexpr double kUsedBytesMax = 120;
 
-int64_t ResidentBytes() {
-  int64_t program = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> program >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 TEST(BlockPoolMemory, UnusedBlocksTakeNone) {
-#ifdef TANDEM_SANITIZED
-  GTEST_SKIP() << "a sanitizer's memory is counted too";
-#endif
+  if (!testing::kResidentBytesTell) GTEST_SKIP() << "a sanitizer's memory is counted too";
   const int64_t before = ResidentBytes();
   BlockPool pool(kBlocks);
   const int64_t unused = ResidentBytes() - before;

@@ -10,6 +10,7 @@
 #include "common/rpc/retry_after.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/core_harness.h"
+#include "tests/unit/router/step_goal_fixture.h"
 
 namespace tandem::router {
 namespace {
@@ -217,35 +218,21 @@ TEST_F(FirstTokenGoalTest, WhatIsTooLongForTheGoalIsServedLate) {
   EXPECT_EQ(Placed(), std::vector<std::string>{"slow"});
 }
 
-class GapGoalTest : public ::testing::Test {
+class GapGoalTest : public StepGoalFixture {
  protected:
-  // Two decode nodes, where each sequence adds 10 ms to a step.
-  void Start(absl::Duration gap_slo) {
+  void StartWithGoal(absl::Duration gap_slo) {
     RouterOptions options = Options(absl::ZeroDuration(), LatePolicy::kServe);
     options.default_tier.gap_slo = gap_slo;
     options.queue_deadline = absl::Seconds(3);
-    h_ = std::make_unique<CoreHarness>(options);
-    for (const uint64_t key : {1, 2}) {
-      h_->JoinDecode(key, absl::StrCat("d", key));
-      v1::NodeMessage message;
-      message.mutable_step_cost()->set_prompt_row_us(10);
-      message.mutable_step_cost()->set_generated_row_us(10'000);
-      h_->SayMessage(key, message);
-    }
+    Start(options);
   }
-  int Placed(uint64_t key) {
-    int placed = 0;
-    for (; !h_->Quiet(key); h_->Next(key)) ++placed;
-    return placed;
-  }
-  std::unique_ptr<CoreHarness> h_;
 };
 
 TEST_F(GapGoalTest, RequestsWaitWhileStepsWouldTakeTooLong) {
-  Start(absl::Milliseconds(25));
+  StartWithGoal(absl::Milliseconds(25));
   for (int i = 0; i < 5; ++i) ASSERT_OK(h_->Submit(absl::StrCat("r", i), 20));
-  EXPECT_EQ(Placed(1), 2);
-  EXPECT_EQ(Placed(2), 2);
+  EXPECT_EQ(Started(1).size(), 2);
+  EXPECT_EQ(Started(2).size(), 2);
   EXPECT_EQ(h_->core().sequences_queued(), 1);
   h_->Finish("r0", request::FinishReason::kAborted);
   EXPECT_EQ(h_->core().sequences_queued(), 0);
@@ -260,7 +247,7 @@ TEST_F(GapGoalTest, RequestsWaitWhileStepsWouldTakeTooLong) {
 }
 
 TEST_F(GapGoalTest, WaitingDoesNotShortenASequencesOwnStep) {
-  Start(absl::Milliseconds(5));
+  StartWithGoal(absl::Milliseconds(5));
   for (int i = 0; i < 5; ++i) ASSERT_OK(h_->Submit(absl::StrCat("r", i), 20));
   EXPECT_EQ(h_->core().sequences_queued(), 0);
 }

@@ -5,22 +5,18 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 
+#include "tests/testing/resident_memory.h"
 #include "tests/unit/router/core_harness.h"
 
 namespace tandem::router {
 namespace {
 
+using testing::ResidentBytes;
+
 constexpr int64_t kBlocks = 2'000'000;
 constexpr int64_t kBlocksInAnEvent = 1000;
 constexpr double kBytesMax = 48;
-
-int64_t ResidentBytes() {
-  int64_t program = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> program >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 kv::BlockHash NameOf(int64_t block) {
   // Names are uniform, as a hash's are.
@@ -69,9 +65,7 @@ int TakeInBlocks() {
 }
 
 TEST(IndexMemory, ABlockTakesAtMost48BytesOfResidentMemory) {
-#ifdef TANDEM_SANITIZED
-  GTEST_SKIP() << "a sanitizer's memory is counted too";
-#endif
+  if (!testing::kResidentBytesTell) GTEST_SKIP() << "a sanitizer's memory is counted too";
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) _exit(TakeInBlocks());

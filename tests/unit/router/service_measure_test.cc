@@ -74,5 +74,15 @@ TEST(ServiceTier, WithoutGoalsEveryAnswerIsInTime) {
   EXPECT_TRUE(ServiceTier().InTime(absl::Hours(1), absl::Hours(1), 1));
 }
 
+TEST(ServiceTier, TheMeanGapMayBeTheGoalAndNoLonger) {
+  ServiceTier tier;
+  tier.gap_slo = absl::Milliseconds(50);
+  const absl::Duration any = absl::Hours(1);  // no goal for the first token
+  EXPECT_TRUE(tier.InTime(any, absl::Milliseconds(10), 2));
+  EXPECT_TRUE(tier.InTime(any, absl::Milliseconds(100), 2));
+  EXPECT_FALSE(tier.InTime(any, absl::Milliseconds(100) + absl::Nanoseconds(1), 2));
+  EXPECT_TRUE(tier.InTime(any, absl::ZeroDuration(), 0)) << "an answer of one token has no gap";
+}
+
 }  // namespace
 }  // namespace tandem::router

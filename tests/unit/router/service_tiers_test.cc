@@ -8,6 +8,7 @@
 
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/core_harness.h"
+#include "tests/unit/router/step_goal_fixture.h"
 
 namespace tandem::router {
 namespace {
@@ -193,36 +194,14 @@ TEST_F(TierOrderTest, ARefusalNamesTheTier) {
                        HasSubstr("the goal is 2s (ttft of service tier chat)")));
 }
 
-// Two decode nodes, where each sequence adds 10 ms to a step.
-class StepGoalTest : public ::testing::Test {
+class StepGoalTest : public StepGoalFixture {
  protected:
-  StepGoalTest() {
-    RouterOptions options;
-    options.placement = PlacementPolicy::kCost;
-    h_ = std::make_unique<CoreHarness>(options);
-    for (const uint64_t key : {1, 2}) {
-      h_->JoinDecode(key, absl::StrCat("d", key));
-      v1::NodeMessage message;
-      message.mutable_step_cost()->set_prompt_row_us(10);
-      message.mutable_step_cost()->set_generated_row_us(10'000);
-      h_->SayMessage(key, message);
-    }
-  }
+  StepGoalTest() { Start(RouterOptions()); }
   void Submit(const std::string& id, const std::string& tier) {
     RequestInput input = CoreHarness::Input(id, 20, 10);
     input.tier = Tier(tier);
     ASSERT_OK(h_->Submit(std::move(input)));
   }
-  // What the node was asked to do since the last call.
-  std::vector<v1::StartDecode> Started(uint64_t key) {
-    std::vector<v1::StartDecode> started;
-    while (!h_->Quiet(key)) {
-      const v1::NodeCommand command = h_->Next(key);
-      if (command.has_start_decode()) started.push_back(command.start_decode());
-    }
-    return started;
-  }
-  std::unique_ptr<CoreHarness> h_;
 };
 
 TEST_F(StepGoalTest, OthersDoNotMakeTheStepsLongerThanWhatRunsThereAllows) {
