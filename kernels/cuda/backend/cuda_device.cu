@@ -16,8 +16,8 @@ namespace tandem::kernels {
 namespace cuda {
 namespace {
 
-constexpr DeviceOps kOps = PortableOps("cuda-mma16816-v2");
-[[maybe_unused]] constexpr DeviceOps kHopperOps = HopperOps("cuda-wgmma16-v3");
+constexpr DeviceOps kOps = PortableOps("cuda-mma16816-v3");
+[[maybe_unused]] constexpr DeviceOps kHopperOps = HopperOps("cuda-wgmma16-v4");
 
 // Code for sm_90a runs on compute capability 9.0 only.
 const DeviceOps& OpsFor([[maybe_unused]] const cudaDeviceProp& properties,

@@ -11,8 +11,8 @@
 namespace tandem::kernels::emulated {
 namespace {
 
-constexpr DeviceOps kOps = PortableOps("emulated-mma16816-v2");
-constexpr DeviceOps kHopperOps = HopperOps("emulated-wgmma16-v3");
+constexpr DeviceOps kOps = PortableOps("emulated-mma16816-v3");
+constexpr DeviceOps kHopperOps = HopperOps("emulated-wgmma16-v4");
 
 class EmulatedDevice final : public Device {
  public:

@@ -2,18 +2,21 @@
 // Flash-Decoding's second half. Items of attention.cu and of attention_wgmma.cu leave (m, l, o) of
 // each partition of a row. Folding them is, partition by partition in index order,
 //   m' = max(m, mᵢ);  a = 2^(m − m'), b = 2^(mᵢ − m');  l ← l·a + lᵢ·b;  o ← o·a + oᵢ·b
+// with a product oᵢ·b rounded on its own and added by an FMA (MergeValue in attention_tile.h).
 //
-// A warp folds 32 columns of one row and head (all 16 of head_dim 16), so one long sequence is
-// spread over many multiprocessors. Only l and o depend on the order: a maximum is exact in any
-// order, so the lanes get the factors of 32 partitions together, from a prefix maximum. Then each
-// lane folds its column, one partition after the other, with the operations of one thread that
-// walks the partitions, to the bit. Meanwhile the loads of the next 64 partitions are under way,
-// and the lanes compute the factors of the next 32.
+// Only l and o depend on the order: a maximum is exact in any order, so threads get all factors
+// together, from a prefix maximum, and all products oᵢ·b too. What remains of the chain is an FMA
+// for each partition.
 //
-// Grid: one warp a block, persistent, so that a captured graph serves any number of merges. Shared
-// memory: the factors of twice 32 partitions, which all lanes read. Bound: of long rows the chain
-// of the fold, a product and a sum for each partition; where rows have few partitions, a warp's
-// instructions (docs/kernels/decode_attention.md).
+// A merge of up to 16 partitions is short: a warp folds up to 128 columns of a row and head, with
+// every load under way at once. In a longer one a team of one to eight warps folds 32 columns of a
+// row and head, so that one long sequence is spread over many multiprocessors. The team's warps
+// take 64 partitions each and prepare them side by side; then, warp by warp, each folds its own
+// into what the one before it hands on.
+//
+// Grid: persistent, so that a captured graph serves any number of merges: short merges first, then
+// long ones. Shared memory: of long merges, the factors of 512 partitions and what warps hand on.
+// Bound: latencies (docs/kernels/decode_attention.md).
 #include "kernels/api/device_attention.h"
 #include "kernels/cuda/ops/attention_tile.h"
 #include "kernels/cuda/ops/launchers.h"
@@ -22,187 +25,327 @@
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
 
-constexpr int kMergeBlocksPerMultiprocessor = 16;
-constexpr int kVectorsMax = 16;  // of a narrow tile and KV head
+constexpr int kMergeWarps = 8;
+constexpr int kMergeBlocksPerMultiprocessor = 2;
+constexpr int kVectorsMax = 16;       // of a narrow tile and KV head
+constexpr int kShortPartitions = 16;  // of a short merge, at most
+// Partitions that are folded without a branch between them, absent ones too.
+constexpr int kShortGroup = 4;
+constexpr int kLongGroup = 8;
+
+constexpr int ShortColumns(int head_dim) { return head_dim < 128 ? head_dim : 128; }
+constexpr int LongColumns(int head_dim) { return head_dim < kWarpSize ? head_dim : kWarpSize; }
+constexpr int CeilDiv(int a, int b) { return (a + b - 1) / b; }
+
+// What the fold of one partition multiplies by; `l` is the partition's l times b.
+struct FoldFactors {
+  float a, b, l;
+};
+// The records of one row and head, and where the result goes.
+struct RowRecords {
+  const float* first;  // the first partition's
+  int64_t stride;      // floats from one partition's to the next's
+  int num_partitions;
+  int64_t out;  // the first element of `out`
+
+  // m and l; of a partition that is not there, those of one that attends to nothing.
+  TANDEM_DEVICE FloatPair SumsOf(int partition) const {
+    if (partition >= num_partitions) return {MinusInfinity(), 0};
+    return *reinterpret_cast<const FloatPair*>(first + partition * stride);
+  }
+  TANDEM_DEVICE const float* ValuesOf(int partition) const {
+    return first + partition * stride + 2;
+  }
+};
 
 template <int kHeadDim>
 struct AttentionMergeKernel : EarlyStart {
   using Params = DeviceAttentionArgs;
   static constexpr const char* kName = "attention merge kernel";
-  static constexpr int kThreads = kWarpSize;
-  // With head_dim 32 a thread needs two registers more than sixteen blocks leave it.
-  static constexpr int kBlocksPerMultiprocessor =
-      kHeadDim == kWarpSize ? 11 : kMergeBlocksPerMultiprocessor;
-  static constexpr int kSlices = kHeadDim < kWarpSize ? 1 : kHeadDim / kWarpSize;
-  static constexpr int kTogether = kWarpSize;  // partitions
-  // Whether a chunk of 32 partitions that is all there has code of its own, without branches.
-  static constexpr bool kWhole = kHeadDim > kWarpSize;
+  static constexpr int kThreads = kMergeWarps * kWarpSize;
+  static constexpr int kBlocksPerMultiprocessor = kMergeBlocksPerMultiprocessor;
+  static constexpr int kOfWarp = 2 * kWarpSize;  // partitions of a long merge, at a time
+  static constexpr int kShortSlices = kHeadDim / ShortColumns(kHeadDim);
+  static constexpr int kLongSlices = kHeadDim / LongColumns(kHeadDim);
+  // A lane's columns in a short merge: one, or pairs that lie 64 apart.
+  static constexpr int kPairs = ShortColumns(kHeadDim) / (2 * kWarpSize);
+  static constexpr int kValues = kPairs == 0 ? 1 : 2 * kPairs;
 
-  // The records that a warp folds, and this lane's column.
-  struct Records {
-    const float* first;  // the first partition's
-    int64_t stride;      // floats from one partition's to the next's
-    int num_partitions;
-    int column;
-
-    TANDEM_DEVICE bool HasChunk(int first_partition) const {
-      return first_partition + kTogether <= num_partitions;
-    }
-    TANDEM_DEVICE const float* ValueOf(int partition) const {
-      return first + partition * stride + 2 + column;
-    }
+  struct Shared {
+    FloatPair steps[kMergeWarps][kOfWarp];     // a and l of FoldFactors
+    float weights[kMergeWarps][kOfWarp];       // b
+    float most[kMergeWarps];                   // the maximum of a warp's partitions
+    FloatPair folded[kMergeWarps][kWarpSize];  // by the team that begins with a warp: o and l
+    uint32_t found;                            // what the batch's merges are like
   };
-  // Column values of a chunk: up to 32 partitions. A row's last chunk is loaded and folded in
-  // groups of eight: what follows its last group is not touched.
-  struct Values {
-    float of[kTogether];
-  };
-  static constexpr int kGroup = 8;
-  // What a fold multiplies by, of one partition. `l` is the partition's l times b.
-  struct alignas(16) Factors {
-    float a, b, l, unused;
-  };
-  // Those of two chunks: one is folded while the next one's are computed.
-  static constexpr size_t kSharedBytes = 2 * kTogether * sizeof(Factors);
-  TANDEM_KERNEL Factors* FactorsOfChunk(int parity) {
-    return reinterpret_cast<Factors*>(SharedMemory()) + parity * kTogether;
-  }
+  static constexpr size_t kSharedBytes = sizeof(Shared);
+  TANDEM_KERNEL Shared* Memory() { return reinterpret_cast<Shared*>(SharedMemory()); }
 
-  // m and l of this lane's partition of the chunk at `first`.
-  TANDEM_KERNEL FloatPair LoadSums(const Records& records, int first) {
-    const int mine = first + LaneIndex();
-    if (mine >= records.num_partitions) return {MinusInfinity(), 0};
-    return *reinterpret_cast<const FloatPair*>(records.first + mine * records.stride);
-  }
-  TANDEM_KERNEL void LoadPart(const Records& records, int first, Values* values) {
-#pragma unroll
-    for (int group = 0; group < kTogether; group += kGroup) {
-      const int count = records.num_partitions - first - group;
-      if (count <= 0) return;
-      const float* from = records.ValueOf(first + group);
-#pragma unroll
-      for (int i = group; i < group + kGroup; ++i, from += records.stride) {
-        if (i - group < count) values->of[i] = *from;
-      }
-    }
-  }
-  TANDEM_KERNEL void LoadChunk(const Records& records, int first, Values* values) {
-    if (!records.HasChunk(first)) return LoadPart(records, first, values);
-    const float* from = records.ValueOf(first);
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i, from += records.stride) values->of[i] = *from;
-  }
-
-  // Computes the factors of a chunk, whose m and l the lanes have in `sums`; *m is the maximum
-  // before it, then after it. A SyncWarp must come before other lanes read them.
-  TANDEM_KERNEL void PutFactors(const FloatPair& sums, Factors* factors, float* m) {
-    float most = sums.first;  // of this lane's partition and all before it
+  // The maximum over lanes up to this one.
+  TANDEM_KERNEL float PrefixMax(float most) {
 #pragma unroll
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
       const int before = LaneIndex() - distance;  // the first lanes take their own
       most = Max(most, Shuffle(most, before >= 0 ? before : LaneIndex()));
     }
-    most = Max(most, *m);
-    float before = Shuffle(most, LaneIndex() - 1);
-    if (LaneIndex() == 0) before = *m;
-    *m = Shuffle(most, kWarpSize - 1);
-    const float anchor = Anchor(most);
-    const float b = Exp2(Add(sums.first, -anchor));
-    factors[LaneIndex()] = {Exp2(Add(before, -anchor)), b, Mul(sums.second, b), 0};
+    return most;
+  }
+  // Of a partition with `sums`, behind partitions with the maximum `before`.
+  TANDEM_KERNEL FoldFactors FactorsBehind(float before, const FloatPair& sums) {
+    const MergeFactors f = FactorsOf(before, sums.first);
+    return {f.a, f.b, Mul(sums.second, f.b)};
+  }
+  TANDEM_KERNEL Bf16Bits Result(float o, float l) { return ToBf16(Mul(o, 1.0f / l)).bits; }
+
+  // The records of `row_and_head`, counted among the merge's rows.
+  TANDEM_KERNEL RowRecords RecordsOf(const Params& p, const AttentionMerge& merge,
+                                     int row_and_head) {
+    const int64_t size = kHeadDim + 2;
+    return {p.records + (int64_t{merge.first_record} * p.num_heads + row_and_head) * size,
+            int64_t{merge.num_rows} * p.num_heads * size, merge.num_partitions,
+            (int64_t{merge.first_row} * p.num_heads + row_and_head) * kHeadDim};
   }
 
-  struct Total {
-    float l, o;
-  };
-  TANDEM_KERNEL void FoldOne(float value, const Factors& factors, Total* total) {
-    total->l = Add(Mul(total->l, factors.a), factors.l);
-    total->o = Add(Mul(total->o, factors.a), Mul(value, factors.b));
-  }
-  TANDEM_KERNEL void FoldPart(int count, const Values& values, const Factors* factors,
-                              Total* total) {
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (i % kGroup == 0 && i >= count) return;
-      if (i < count) FoldOne(values.of[i], factors[i], total);
-    }
-  }
+  // ---- short merges: a warp
 
-  // The state of a fold: m and l of the chunk to come, and the maximum before it.
-  struct Ahead {
-    FloatPair sums;
-    float m;
-  };
-  // Folds the chunk at `first`, whose values and factors are there, and puts the values of the one
-  // two chunks later in their place. Meanwhile the next one's factors are computed. No step of the
-  // chain waits for any of that, and there is no branch where all of both chunks is there.
-  TANDEM_KERNEL void FoldChunk(const Records& records, int first, int parity, Values* values,
-                               Ahead* ahead, Total* total) {
-    const Factors* factors = FactorsOfChunk(parity);
-    const int later = first + 2 * kTogether;
-    const FloatPair sums = ahead->sums;
-    ahead->sums = LoadSums(records, later);
-    PutFactors(sums, FactorsOfChunk(parity ^ 1), &ahead->m);
-    if (!kWhole || !records.HasChunk(first)) {
-      FoldPart(records.num_partitions - first, *values, factors, total);
-      if (!kWhole) LoadPart(records, later, values);
+  TANDEM_KERNEL void LoadValues(const float* from, float (&values)[kValues]) {
+    const int lane = LaneIndex();
+    if constexpr (kPairs == 0) {
+      values[0] = from[lane < kHeadDim ? lane : 0];
     } else {
-      const bool has_later = records.HasChunk(later);
-      const float* from = records.ValueOf(later);
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i, from += records.stride) {
-        FoldOne(values->of[i], factors[i], total);
-        if (has_later) values->of[i] = *from;
+      for (int i = 0; i < kPairs; ++i) {
+        const FloatPair pair = *reinterpret_cast<const FloatPair*>(from + i * 64 + lane * 2);
+        values[2 * i] = pair.first;
+        values[2 * i + 1] = pair.second;
       }
-      if (!has_later) LoadPart(records, later, values);
+    }
+  }
+  TANDEM_KERNEL void StoreValues(Bf16Bits* to, const float (&values)[kValues], float l) {
+    const int lane = LaneIndex();
+    if constexpr (kPairs == 0) {
+      if (lane < kHeadDim) to[lane] = Result(values[0], l);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const float factor = 1.0f / l;
+        *reinterpret_cast<uint32_t*>(to + i * 64 + lane * 2) =
+            PackBf16(Mul(values[2 * i], factor), Mul(values[2 * i + 1], factor));
+      }
+    }
+  }
+
+  TANDEM_KERNEL void FoldShort(const Params& p, const RowRecords& records, int slice) {
+    const int first_column = slice * ShortColumns(kHeadDim);
+    const FloatPair sums = records.SumsOf(LaneIndex());
+    float values[kShortPartitions][kValues];
+#pragma unroll
+    for (int i = 0; i < kShortPartitions; ++i) {
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) values[i][j] = NegativeZero();
+      if (i < records.num_partitions) LoadValues(records.ValuesOf(i) + first_column, values[i]);
+    }
+    const float most = PrefixMax(sums.first);
+    const float before = Shuffle(most, LaneIndex() - 1);
+    const FoldFactors mine = FactorsBehind(LaneIndex() == 0 ? MinusInfinity() : before, sums);
+    float o[kValues] = {}, l = 0;
+#pragma unroll
+    for (int i = 0; i < kShortPartitions; ++i) {
+      if (i % kShortGroup == 0 && i >= records.num_partitions) break;
+      const float a = Shuffle(mine.a, i), b = Shuffle(mine.b, i);
+      l = Fma(l, a, Shuffle(mine.l, i));
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) o[j] = Fma(o[j], a, Mul(values[i][j], b));
+    }
+    StoreValues(p.out + records.out + first_column, o, l);
+  }
+
+  // ---- long merges: a team of a block's warps
+
+  // The warps that fold a long merge together. All teams of a block work on one merge.
+  struct Team {
+    int warps;   // 1, 2, 4 or 8
+    int member;  // this warp's place
+
+    TANDEM_DEVICE static int WarpsFor(int partitions) {
+      int warps = 1;
+      while (warps < kMergeWarps && warps * kOfWarp < partitions) warps *= 2;
+      return warps;
+    }
+    TANDEM_DEVICE static Team Of(int partitions, int warps_at_least) {
+      const int needed = WarpsFor(partitions);
+      const int warps = needed > warps_at_least ? needed : warps_at_least;
+      return {warps, WarpIndex() % warps};
+    }
+    TANDEM_DEVICE int FirstWarp() const { return WarpIndex() - member; }
+  };
+
+  // Puts the factors of this warp's 64 partitions into shared memory; *m is the maximum before the
+  // team's partitions, then after them. Called by all threads together; a warp reads its own
+  // factors only.
+  TANDEM_KERNEL void PutFactors(const Team& team, const FloatPair (&sums)[2], float* m) {
+    const int lane = LaneIndex(), warp = WarpIndex();
+    const float most = PrefixMax(Max(sums[0].first, sums[1].first));
+    float before = Shuffle(most, lane - 1);
+    if (lane == 0) before = MinusInfinity();
+    if (lane == kWarpSize - 1) Memory()->most[warp] = most;
+    SyncThreads();
+    before = Max(before, *m);
+    for (int member = 0; member < team.warps; ++member) {
+      const float of_member = Memory()->most[team.FirstWarp() + member];
+      if (member < team.member) before = Max(before, of_member);
+      *m = Max(*m, of_member);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const FoldFactors factors = FactorsBehind(before, sums[i]);
+      Memory()->steps[warp][lane * 2 + i] = {factors.a, factors.l};
+      Memory()->weights[warp][lane * 2 + i] = factors.b;
+      before = Max(before, sums[i].first);
     }
     SyncWarp();
   }
 
-  // One row and head of `merge`, 32 of its columns.
-  TANDEM_KERNEL void RunMerge(const Params& p, const AttentionMerge& merge, int64_t row_and_head,
-                              int slice) {
-    const int column = slice * kWarpSize + LaneIndex();
-    const bool has_column = column < kHeadDim;
-    const Records records = {
-        p.records + (int64_t{merge.first_record} * p.num_heads + row_and_head) * (kHeadDim + 2),
-        int64_t{merge.num_rows} * p.num_heads * (kHeadDim + 2), merge.num_partitions,
-        has_column ? column : 0};
-    const int64_t out_row = int64_t{merge.first_row} * p.num_heads + row_and_head;
-    Total total = {0, 0};
-    Values even, odd;
-    const FloatPair sums = LoadSums(records, 0);
-    Ahead ahead = {LoadSums(records, kTogether), MinusInfinity()};
-    LoadChunk(records, 0, &even);
-    LoadChunk(records, kTogether, &odd);
-    PutFactors(sums, FactorsOfChunk(0), &ahead.m);
-    SyncWarp();
-    for (int first = 0; first < records.num_partitions; first += 2 * kTogether) {
-      FoldChunk(records, first, 0, &even, &ahead, &total);
-      if (first + kTogether >= records.num_partitions) break;
-      FoldChunk(records, first + kTogether, 1, &odd, &ahead, &total);
+  // A warp's turn: folds its partitions, of which `count` or all 64 are there, into o and l. The
+  // factors of the next group are read while one is folded.
+  TANDEM_KERNEL FloatPair FoldOwn(int count, const float (&products)[kOfWarp], FloatPair folded) {
+    const FloatPair* steps = Memory()->steps[WarpIndex()];
+    FloatPair next[kLongGroup];
+#pragma unroll
+    for (int i = 0; i < kLongGroup; ++i) next[i] = steps[i];
+#pragma unroll
+    for (int group = 0; group < kOfWarp; group += kLongGroup) {
+      FloatPair now[kLongGroup];
+#pragma unroll
+      for (int i = 0; i < kLongGroup; ++i) {
+        now[i] = next[i];
+        if (group + kLongGroup < kOfWarp) next[i] = steps[group + kLongGroup + i];
+      }
+#pragma unroll
+      for (int i = 0; i < kLongGroup; ++i) {
+        folded.second = Fma(folded.second, now[i].first, now[i].second);
+        folded.first = Fma(folded.first, now[i].first, products[group + i]);
+      }
+      if (group + kLongGroup >= count) break;
     }
-    if (!has_column) return;
-    p.out[out_row * kHeadDim + column] = ToBf16(Mul(total.o, 1.0f / total.l)).bits;
+    return folded;
+  }
+
+  // Folds a column of one row and head, this lane's among the slice's. Returns o and l in the warp
+  // of the team that had the last turn. Called by all threads together, for merges of as many
+  // partitions.
+  TANDEM_KERNEL FloatPair FoldLong(const Team& team, const RowRecords& records, int column) {
+    FloatPair* const handed = Memory()->folded[team.FirstWarp()] + LaneIndex();
+    FloatPair folded = {0, 0};
+    float m = MinusInfinity();
+    for (int first = 0; first < records.num_partitions; first += team.warps * kOfWarp) {
+      const int mine = first + team.member * kOfWarp;
+      const int count = records.num_partitions - mine;
+      const FloatPair sums[2] = {records.SumsOf(mine + 2 * LaneIndex()),
+                                 records.SumsOf(mine + 2 * LaneIndex() + 1)};
+      float values[kOfWarp];
+      const float* from = records.ValuesOf(mine) + column;
+#pragma unroll
+      for (int i = 0; i < kOfWarp; ++i, from += records.stride) {
+        values[i] = i < count ? *from : NegativeZero();
+      }
+      PutFactors(team, sums, &m);
+#pragma unroll
+      for (int i = 0; i < kOfWarp; ++i) {
+        values[i] = Mul(values[i], Memory()->weights[WarpIndex()][i]);
+      }
+      for (int turn = 0; turn < team.warps; ++turn) {
+        if (turn == team.member && count > 0) {
+          if (first + turn > 0) folded = *handed;
+          folded = FoldOwn(count, values, folded);
+          *handed = folded;
+        }
+        if (team.warps > 1) SyncThreads();
+      }
+    }
+    return folded;
+  }
+
+  // The block's place in a long merge: one slice of a row and head for each team.
+  TANDEM_KERNEL void RunLong(const Params& p, const AttentionMerge& merge, int place,
+                             int warps_at_least) {
+    const Team team = Team::Of(merge.num_partitions, warps_at_least);
+    const int slices = merge.num_rows * p.num_heads * kLongSlices;
+    const int first = place * (kMergeWarps / team.warps);
+    if (first >= slices) return;
+    const int own = first + WarpIndex() / team.warps;
+    const int slice = own < slices ? own : slices - 1;  // one too many folds what another does
+    const bool has_column = LaneIndex() < LongColumns(kHeadDim);
+    const int column = slice % kLongSlices * LongColumns(kHeadDim) + (has_column ? LaneIndex() : 0);
+    const RowRecords records = RecordsOf(p, merge, slice / kLongSlices);
+    const FloatPair folded = FoldLong(team, records, column);
+    const int last = CeilDiv(merge.num_partitions, kOfWarp) - 1;
+    if (own >= slices || team.member != last % team.warps || !has_column) return;
+    p.out[records.out + column] = Result(folded.first, folded.second);
+  }
+
+  // ---- the walk
+
+  // What a batch's merges are like.
+  struct Found {
+    int rows = 0;        // of the merge that has most
+    int team_warps = 0;  // of the longest merge; 0: all are short
+  };
+  // Called by all threads together.
+  TANDEM_KERNEL Found Survey(const Params& p, int merges) {
+    // Bit n: some merge has n rows. Above them, bit n: some team has 2^n warps.
+    constexpr int kTeams = kVectorsMax + 1;
+    if (ThreadIndex() == 0) Memory()->found = 0;
+    SyncThreads();
+    for (int i = ThreadIndex(); i < merges; i += kThreads) {
+      const AttentionMerge& merge = p.merges[i];
+      uint32_t bits = uint32_t{1} << merge.num_rows;
+      if (merge.num_partitions > kShortPartitions) {
+        bits |= static_cast<uint32_t>(Team::WarpsFor(merge.num_partitions)) << kTeams;
+      }
+      SharedOr(&Memory()->found, bits);
+    }
+    SyncThreads();
+    const uint32_t bits = Memory()->found;
+    Found found;
+    for (int n = 1; n <= kVectorsMax; ++n) {
+      if ((bits >> n & 1) != 0) found.rows = n;
+    }
+    for (int warps = 1; warps <= kMergeWarps; warps *= 2) {
+      if ((bits >> kTeams & static_cast<uint32_t>(warps)) != 0) found.team_warps = warps;
+    }
+    return found;
+  }
+
+  TANDEM_KERNEL void RunShort(const Params& p, const AttentionMerge& merge, int place) {
+    const int own = place * kMergeWarps + WarpIndex();
+    const int row_and_head = own / kShortSlices;
+    if (row_and_head >= merge.num_rows * p.num_heads) return;
+    FoldShort(p, RecordsOf(p, merge, row_and_head), own % kShortSlices);
   }
 
   TANDEM_KERNEL void Run(const Params& p) {
-    const int kv_heads = p.layer.shape.num_kv_heads;
-    const int heads_per_kv = p.num_heads / kv_heads;
-    const int works_of_vector = kv_heads * kSlices;
-    const int works_of_merge = kVectorsMax * works_of_vector;
-    const int works = p.counts->merges * works_of_merge;
     // What the host wrote is looked up before the records are there.
-    AttentionMerge merge = {};
-    if (BlockX() < works) merge = p.merges[BlockX() / works_of_merge];
+    const int merges = p.counts->merges;
+    const Found found = Survey(p, merges);
     WaitForPredecessor();
-    for (int i = BlockX(); i < works; i += GridX()) {
-      if (i != BlockX()) merge = p.merges[i / works_of_merge];
-      const int vector = i % works_of_merge / works_of_vector;
-      if (vector >= merge.num_rows * heads_per_kv) continue;
-      const int kv_head = i % works_of_vector / kSlices;
-      const int64_t row_and_head = int64_t{vector / heads_per_kv} * p.num_heads +
-                                   kv_head * heads_per_kv + vector % heads_per_kv;
-      RunMerge(p, merge, row_and_head, i % kSlices);
+    const int short_works = merges * CeilDiv(found.rows * p.num_heads * kShortSlices, kMergeWarps);
+    for (int work = BlockX(); work < short_works; work += GridX()) {
+      const AttentionMerge merge = p.merges[work % merges];
+      if (merge.num_partitions <= kShortPartitions) RunShort(p, merge, work / merges);
+    }
+    if (found.team_warps == 0) return;
+    // Few teams of several warps have warps without partitions, so that each multiprocessor has
+    // few.
+    const int slices = merges * found.rows * p.num_heads * kLongSlices;
+    int warps = found.team_warps > 1 ? kMergeWarps : 1;
+    while (warps > 1 && slices > GridX() * kMergeWarps / warps) warps /= 2;
+    const int most = warps > found.team_warps ? warps : found.team_warps;
+    const int long_works =
+        merges * CeilDiv(found.rows * p.num_heads * kLongSlices * most, kMergeWarps);
+    for (int work = BlockX(); work < long_works; work += GridX()) {
+      const AttentionMerge merge = p.merges[work % merges];
+      if (merge.num_partitions > kShortPartitions) RunLong(p, merge, work / merges, warps);
     }
   }
 };
@@ -211,7 +354,7 @@ template <int kHeadDim>
 void LaunchMerge(const DeviceAttentionArgs& args, DeviceStream& stream) {
   using Merge = AttentionMergeKernel<kHeadDim>;
   const int works =
-      args.launch.merges * kVectorsMax * args.layer.shape.num_kv_heads * Merge::kSlices;
+      args.launch.merges * kVectorsMax * args.layer.shape.num_kv_heads * Merge::kLongSlices;
   const int room = args.multiprocessors * kMergeBlocksPerMultiprocessor;
   Launch<Merge>({.x = works < room ? works : room,
                  .threads = Merge::kThreads,

@@ -43,8 +43,10 @@ TANDEM_DEVICE MergeFactors FactorsOf(float m_a, float m_b) {
   const float anchor = Anchor(m);
   return {m, Exp2(Add(m_a, -anchor)), Exp2(Add(m_b, -anchor))};
 }
+// An FMA, so that a fold of many partitions waits for one instruction at each
+// (attention_merge.cu).
 TANDEM_DEVICE float MergeValue(const MergeFactors& f, float a, float b) {
-  return Add(Mul(a, f.a), Mul(b, f.b));
+  return Fma(a, f.a, Mul(b, f.b));
 }
 
 // One number for each of the eight tokens of a sub-tile that a lane holds scores of: [n][i] is of

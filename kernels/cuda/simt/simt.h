@@ -33,6 +33,9 @@ struct alignas(8) FloatPair {
   float first, second;
 };
 
+// What an addition ignores: x + −0 is x, the sign of a zero included.
+TANDEM_DEVICE float NegativeZero() { return BitsToFloat(0x80000000u); }
+
 TANDEM_DEVICE int LaneIndex() { return ThreadIndex() % kWarpSize; }
 TANDEM_DEVICE int WarpIndex() { return ThreadIndex() / kWarpSize; }
 

@@ -65,10 +65,9 @@ class DeviceAttentionMergeTest : public DeviceTest {
       const float later_m = record[0], most = std::max(m, later_m);
       const float anchor = std::isinf(most) ? 0.0f : most;
       const float a = std::exp2(m - anchor), b = std::exp2(later_m - anchor);
-      const volatile float scaled_l = l * a, added_l = record[1] * b;
-      const volatile float scaled_o = o * a, added_o = record[2 + column] * b;
-      l = scaled_l + added_l;
-      o = scaled_o + added_o;
+      const volatile float added_l = record[1] * b, added_o = record[2 + column] * b;
+      l = std::fma(l, a, added_l);
+      o = std::fma(o, a, added_o);
       m = most;
     }
     return RoundToBf16(o * (1.0f / l));
@@ -96,7 +95,8 @@ TEST_P(DeviceAttentionMergeTest, FoldsPartitionsInOrder) {
     const int32_t rows_max = 16 * shape.num_kv_heads / shape.num_heads;
     std::vector<AttentionMerge> merges;
     int32_t rows = 0, records = Uniform(0, 2);
-    for (const int32_t partitions : {1, 2, Uniform(3, 30), 32, 33, 64, Uniform(65, 200)}) {
+    for (const int32_t partitions : {1, 2, Uniform(3, 15), 16, 17, 64, 65, Uniform(66, 511), 512,
+                                     Uniform(513, 1100)}) {
       const int32_t of_merge = Uniform(1, std::min(rows_max, 3));
       merges.push_back({rows, of_merge, records, partitions});
       rows += of_merge;
