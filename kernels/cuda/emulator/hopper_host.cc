@@ -144,6 +144,10 @@ void WaitPhase(Barrier* barrier, int parity) {
   while (Load(barrier).parity == static_cast<uint64_t>(parity)) SleepOn(barrier);
 }
 
+bool HasEnded(Barrier* barrier, int parity) {
+  return Load(barrier).parity != static_cast<uint64_t>(parity);
+}
+
 void MoveRegistersTo(int count, bool giving) {
   Thread& thread = CurrentThread();
   Block& block = *thread.block;

@@ -15,6 +15,7 @@
 // Thread safety: threads of the emulated block, which run one at a time on one host thread.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -44,6 +45,7 @@ void FenceProxyAsync();
 void Arrive(Barrier* barrier);
 void ArriveExpecting(Barrier* barrier, int bytes);
 void WaitPhase(Barrier* barrier, int parity);
+bool HasEnded(Barrier* barrier, int parity);
 
 inline int ClusterRank() { return CurrentThread().block->rank; }
 inline int ClusterBlocks() { return CurrentThread().block->cluster_blocks; }
@@ -93,6 +95,13 @@ StripMap DescribeStrips(const StripTarget& target, DeviceStream& stream);
 void StoreStrip(const StripMap& map, const void* strip, int row, int column);
 inline void CommitStores() { CurrentThread().stores.Commit(); }
 inline void WaitForStores() { CurrentThread().stores.Wait(); }
+
+inline float WithoutSubnormal(float x) {
+  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
+}
+inline void AddInMemory(float* to, float x) {
+  *to = WithoutSubnormal(WithoutSubnormal(*to) + WithoutSubnormal(x));
+}
 
 inline int WarpgroupIndex() { return ThreadIndex() / kWarpgroupSize; }
 template <int kWarpgroups>

@@ -72,6 +72,19 @@ TANDEM_DEVICE void WaitPhase(Barrier* barrier, int parity) {
         : "memory");
   } while (ended == 0);
 }
+// Whether the phase of parity `parity` has ended, without waiting. Where it has, what happened before
+// its end is visible, as behind WaitPhase.
+TANDEM_DEVICE bool HasEnded(Barrier* barrier, int parity) {
+  uint32_t ended = 0;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(ended)
+      : "r"(SharedAddress(barrier)), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
 
 // ---- clusters: blocks that run at the same time and reach each other's shared memory
 
@@ -226,6 +239,15 @@ TANDEM_DEVICE void CommitStores() { asm volatile("cp.async.bulk.commit_group;" :
 // Waits until this thread's committed strips have been read.
 TANDEM_DEVICE void WaitForStores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// ---- sums in global memory
+
+// Adds to what `to` holds, without waiting for it: the memory rounds each sum to the nearest, and
+// reads and leaves zeros instead of subnormals. The successor sees the sums, as it sees stores.
+// REQUIRES: no other thread of the grid accesses these places.
+TANDEM_DEVICE void AddInMemory(float* to, float x) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }
 
 // ---- warpgroups

@@ -23,14 +23,19 @@ TANDEM_DEVICE FloatPair LoadPair(const DeviceGemmArgs& p, int m, int n) {
   return {y[0], n + 1 < p.n ? y[1] : 0.0f};
 }
 
+// The bias of column n. Where there is none it is −0, which changes no number that it is added to.
+TANDEM_DEVICE float BiasOf(const DeviceGemmArgs& p, int n) {
+  return p.bias == nullptr || n >= p.n ? NegativeZero() : p.bias[n];
+}
+TANDEM_DEVICE FloatPair WithBias(const DeviceGemmArgs& p, int n, const FloatPair& sum) {
+  return {Add(sum.first, BiasOf(p, n)), Add(sum.second, BiasOf(p, n + 1))};
+}
+
 // The gate's value of the sums of columns n and n + 1; 0 outside of y. REQUIRES: n is even.
-TANDEM_DEVICE uint32_t GateBits(const DeviceGemmArgs& p, int n, FloatPair sum) {
+TANDEM_DEVICE uint32_t GateBits(const DeviceGemmArgs& p, int n, const FloatPair& sum) {
   if (n >= p.n) return 0;
-  if (p.bias != nullptr) {
-    sum.first = Add(sum.first, p.bias[n]);
-    sum.second = Add(sum.second, p.bias[n + 1]);
-  }
-  return ToBf16(Gate(p.activation, sum.first, sum.second)).bits;
+  const FloatPair biased = WithBias(p, n, sum);
+  return ToBf16(Gate(p.activation, biased.first, biased.second)).bits;
 }
 
 // Four neighbouring bf16 values.
@@ -62,10 +67,7 @@ TANDEM_DEVICE void StorePair(const DeviceGemmArgs& p, int m, int n, FloatPair su
                              const FloatPair& before) {
   if (m >= p.rows || n >= p.n) return;
   const bool both = n + 1 < p.n;
-  if (p.bias != nullptr) {
-    sum.first = Add(sum.first, p.bias[n]);
-    if (both) sum.second = Add(sum.second, p.bias[n + 1]);
-  }
+  sum = WithBias(p, n, sum);
   float* y = p.y + int64_t{m} * p.n + n;
   if (p.add_to_y) {
     sum.first = Add(before.first, sum.first);

@@ -172,41 +172,44 @@ struct WgmmaRing {
     }
   }
 
-  // Stores the sums of a warpgroup's columns, 64 or the first ones of them that lie before `end_n`.
-  // They are those of yᵀ: a thread has two rows of y in one column. Lanes four apart hold
-  // neighbouring columns and exchange, after which each has one row in two columns. Where sums are
-  // added to y, up to sixteen loads are under way before the first store.
-  TANDEM_KERNEL void StoreSums(const DeviceGemmArgs& p, const float (&sums)[kSums], int first_row,
-                               int first_n, int end_n) {
-    const int lane = LaneIndex();
-    const int odd = lane / 4 % 2;
-    const int n = first_n + WarpIndex() % kWarpgroupWarps * 16 + lane / 8 * 2;
-    const bool has[2] = {n < end_n, n + 8 < end_n};
-    constexpr int kTogether = kTile.rows / 8 < 8 ? kTile.rows / 8 : 8;
-    static_assert(kTile.rows / 8 % kTogether == 0);
+  // Calls store(y, sum) for each of a thread's sums that lies in this block's part of y. They are
+  // sums of yᵀ: of every eight rows of y a thread has two, in columns eight apart. Eight lanes have
+  // neighbouring columns of a row, 32 bytes. Where kAll, all sums lie there, and no branch stands
+  // between two stores.
+  template <bool kAll, typename Store>
+  TANDEM_KERNEL void ForEachSum(const DeviceGemmArgs& p, const float (&sums)[kSums], int row, int n,
+                                int end_n, const Store& store) {
+    float* to = p.y + int64_t{row} * p.n + n;
+    const float bias[2] = {BiasOf(p, n), BiasOf(p, n + 8)};
 #pragma unroll
-    for (int part = 0; part < kTile.rows / 8; part += kTogether) {
-      const int row = first_row + part * 8 + lane % 4 * 2 + odd;
-      FloatPair before[kTogether][2] = {};
-      if (p.add_to_y) {
+    for (int i = 0; i < kSums; i += 4) {
 #pragma unroll
-        for (int j = 0; j < kTogether; ++j) {
-          if (has[0]) before[j][0] = LoadPair(p, row + j * 8, n);
-          if (has[1]) before[j][1] = LoadPair(p, row + j * 8, n + 8);
-        }
+      for (int j = 0; j < 4; ++j) {
+        const int half = j / 2, next = j % 2;
+        if (!kAll && (row + i * 2 + next >= p.rows || n + half * 8 >= end_n)) continue;
+        store(to + (next == 0 ? 0 : p.n) + half * 8, Add(sums[i + j], bias[half]));
       }
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int i = (part + j) * 4 + half * 2;
-          const float other = ShuffleXor(odd != 0 ? sums[i] : sums[i + 1], 4);
-          const FloatPair sum = {odd != 0 ? other : sums[i], odd != 0 ? sums[i + 1] : other};
-          if (has[half]) StorePair(p, row + j * 8, n + half * 8, sum, before[j][half]);
-        }
-      }
+      to += int64_t{8} * p.n;
     }
   }
+
+  // Stores the sums of a warpgroup's columns, 64 or the first ones of them that lie before `end_n`.
+  // Where they are added to what y holds, the memory adds them, so that no thread waits for y.
+  TANDEM_KERNEL void StoreSums(const DeviceGemmArgs& p, const float (&sums)[kSums], int first_row,
+                               int first_n, int end_n) {
+    const int row = first_row + LaneIndex() % 4 * 2;
+    const int n = first_n + WarpIndex() % kWarpgroupWarps * 16 + LaneIndex() / 4;
+    const int end = end_n < p.n ? end_n : p.n;
+    const auto add = [](float* y, float sum) { AddInMemory(y, sum); };
+    const auto put = [](float* y, float sum) { *y = sum; };
+    if (first_row + kTile.rows <= p.rows && first_n + 64 <= end) {
+      if (p.add_to_y) return ForEachSum<true>(p, sums, row, n, end, add);
+      return ForEachSum<true>(p, sums, row, n, end, put);
+    }
+    if (p.add_to_y) return ForEachSum<false>(p, sums, row, n, end, add);
+    ForEachSum<false>(p, sums, row, n, end, put);
+  }
+
   // Stores the gate of a warpgroup's 64 columns: the threads gather it in shared memory, and the
   // copy engine writes two whole sectors of each row while the warpgroup goes on.
   TANDEM_KERNEL void StoreGate(const WgmmaParams& p, const float (&sums)[kSums],

@@ -24,14 +24,16 @@ class DeviceGemmTest : public DeviceTest {
     bool add = false;
     int32_t multiprocessors = 1000000;
     int32_t tile = -1;
+    std::vector<float> before = {};  // what y holds; empty: Residuals, or poison
   };
 
   std::vector<float> Run(const Shape& shape, const std::vector<Bf16Bits>& x,
                          const std::vector<Bf16Bits>& w, const Options& options) {
     const DeviceBuffer dx = Upload(x), dw = Upload(w);
     const size_t size = static_cast<size_t>(shape.rows) * static_cast<size_t>(shape.n);
-    const DeviceBuffer y =
-        options.add ? Upload(Residuals(shape.rows, shape.n)) : Poisoned(size * sizeof(float));
+    const DeviceBuffer y = !options.before.empty() ? Upload(options.before)
+                           : options.add           ? Upload(Residuals(shape.rows, shape.n))
+                                                   : Poisoned(size * sizeof(float));
     std::vector<float> ramp(static_cast<size_t>(shape.n));
     for (size_t i = 0; i < ramp.size(); ++i) ramp[i] = 0.25f * static_cast<float>(i % 7);
     const DeviceBuffer bias = Upload(ramp);
@@ -155,6 +157,21 @@ TEST_P(HopperGemmTest, EveryTileThatACallNamesGivesTheSameBits) {
   if (GetParam() == DeviceKind::kEmulatedHopper) {
     EXPECT_EQ(tile, gemm::kNumWgmmaTiles);
   }
+}
+
+// Hopper's memory adds the sums to y. It rounds as a processor does, except that it takes zeros for
+// subnormals: the emulated memory must say the same as the GPU's.
+TEST_P(HopperGemmTest, TheMemoryAddsWithoutSubnormals) {
+  const float smallest = 1.17549435e-38f;  // that is not subnormal
+  const std::vector<float> before = {
+      0.75f * smallest, -0.5f * smallest, smallest, -smallest, 1e38f, -0.0f, 0.0f, 1.0f};
+  const std::vector<float> expected = {0.0f, 0.0f, smallest, -smallest, 1e38f, 0.0f, 0.0f, 1.0f};
+  const std::vector<Bf16Bits> x(8, RoundToBf16(0.0f)), w(64, RoundToBf16(1.0f));
+  const std::vector<float> y = Run({1, 8, 8}, x, w, {.add = true, .before = before});
+  if (std::string(ops().numerics).find("wgmma") == std::string::npos) {
+    GTEST_SKIP() << "this GPU's products add in registers";
+  }
+  ExpectSameBits(y.data(), expected.data(), y.size(), "y");
 }
 
 // The more multiprocessors, the fewer columns a block has: from 64 down to 8.
