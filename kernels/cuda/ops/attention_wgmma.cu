@@ -287,6 +287,7 @@ struct WgmmaAttentionKernel : EarlyStart {
     Tile tile;
     PackedWeights weights;
     float s[kWarpgroupTokens / 2], factor[2];
+    const TokenRange attended = kAcross ? vectors.attended : work.Attended();
     tile.Reset();
     WaitFull(kKeys, *cursor);
     FenceProducts(s);
@@ -297,18 +298,18 @@ struct WgmmaAttentionKernel : EarlyStart {
     tile.Softmax(sub_tiles.begin * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
     weights.Pack(s);
     WaitFull(kValues, *cursor);
-    for (int i = sub_tiles.begin;; ++i) {
-      char* values = MemoryOf(kValues, cursor->stage);
-      ClearValues(kAcross ? vectors.attended : work.Attended(), i, values);
-      if (i + 1 == sub_tiles.end) break;
-      Cursor ahead = *cursor;  // K is one sub-tile ahead of V
-      ahead.Next();
-      WaitFull(kKeys, ahead);
+    // Of sub-tiles between the first and the last all tokens are attended to.
+    ClearValues(attended, sub_tiles.begin, MemoryOf(kValues, cursor->stage));
+    Cursor ahead = *cursor;  // K is one sub-tile ahead of V
+    ahead.Next();
+    bool has_keys = false;
+    for (int i = sub_tiles.begin; i + 1 < sub_tiles.end; ++i) {
+      if (!has_keys) WaitFull(kKeys, ahead);
       FenceProducts(s);
       FenceProducts(tile.o);
       StartScores(s, vectors.queries, MemoryOf(kKeys, ahead.stage));
       CommitProducts();
-      tile.StartValues(values, weights);
+      tile.StartValues(MemoryOf(kValues, cursor->stage), weights);
       CommitProducts();
       WaitProducts<1>(s);
       Release(kKeys, ahead);
@@ -316,13 +317,18 @@ struct WgmmaAttentionKernel : EarlyStart {
       const RowSums ended = tile.sums;
       if (ends) tile.sums.Reset();
       tile.Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
+      // Asked for here, so that the answer comes with the next wait's. It may be of another work.
+      Cursor after = ahead;
+      after.Next();
+      has_keys = HasEnded(Full(kKeys, after.stage), after.parity);
       // Never 1, which ptxas cannot know: so all of p comes before this wait.
       const int negative = tile.sums.l[0] + tile.sums.l[1] < 0 ? 1 : 0;
       WaitPhase(Full(kValues, ahead.stage), ahead.parity ^ negative);
       WaitProducts<0>(tile.o);
       weights.Hold();
       Release(kValues, *cursor);
-      cursor->Next();
+      *cursor = ahead;
+      ahead = after;
       if (ends) {
         EndPartition(p, work, i / kWarpgroupTilesPerPartition, ended, tile, total);
         tile.ResetValues();
@@ -330,6 +336,9 @@ struct WgmmaAttentionKernel : EarlyStart {
         tile.Rescale(factor);
       }
       weights.Pack(s);
+    }
+    if (sub_tiles.end - sub_tiles.begin > 1) {
+      ClearValues(attended, sub_tiles.end - 1, MemoryOf(kValues, cursor->stage));
     }
     FenceProducts(tile.o);
     tile.StartValues(MemoryOf(kValues, cursor->stage), weights);

@@ -101,9 +101,11 @@ struct WarpgroupTile {
         !range[1].Has(first_token, kWarpgroupTokens)) {
       Mask(first_token, range, s);
     }
-    float most[2] = {MinusInfinity(), MinusInfinity()};
+    // Two chains for each row: a maximum is the same in any order.
+    float part[4] = {s[0], s[1], s[2], s[3]};
 #pragma unroll
-    for (int i = 0; i < kWarpgroupTokens / 2; ++i) most[i / 2 % 2] = Max(most[i / 2 % 2], s[i]);
+    for (int i = 4; i < kWarpgroupTokens / 2; ++i) part[i % 4] = Max(part[i % 4], s[i]);
+    float most[2] = {Max(part[0], part[1]), Max(part[2], part[3])};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       most[h] = Max(most[h], ShuffleXor(most[h], 1));
