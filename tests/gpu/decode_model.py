@@ -21,7 +21,9 @@ BLOCK = 56.0                # bytes a ns that one of two blocks gets at most: 64
 FIRST, LAST = 1.0, 1.0      # us from the launch until the first bytes arrive, and from the last ones to the end
 LAUNCH = 1.0                # us between two kernels of a graph
 LATENCY = 0.6               # us of a load from the L2 that is busy
-FOLD_CYCLES = 8             # two dependent operations for each partition
+FOLD_CYCLES = 4             # one dependent operation for each partition
+TURN_CYCLES = 100           # from one warp of a team to the next
+OF_WARP = 64                # partitions that a warp folds in its turn
 # us of bandwidth that the product behind attention fills while the merge runs: 64 blocks ask for 128 KB of weights each
 # before they wait.
 EARLY_WEIGHTS = 64 * 128 * 1024 / COPY / 1e3
@@ -44,7 +46,7 @@ def model(batch, length):
         # Warps of 32 columns; each multiprocessor runs eight at a time, which share its port to the L2.
         warps = batch * HEADS * HEAD_DIM // 32
         rounds = -(-warps // (MULTIPROCESSORS * 8))
-        fold = partitions * FOLD_CYCLES / CLOCK / 1e3
+        fold = (partitions * FOLD_CYCLES + -(-partitions // OF_WARP) * TURN_CYCLES) / CLOCK / 1e3
         # The schedule is looked up before the wait for the records.
         merge = LAUNCH + LATENCY + rounds * max(fold, record_bytes / MULTIPROCESSORS / 2 / BLOCK / 1e3)
     # Behind the kernel that writes K and V, attention has asked for its first bytes before that one ends.

@@ -72,8 +72,8 @@ TANDEM_DEVICE void WaitPhase(Barrier* barrier, int parity) {
         : "memory");
   } while (ended == 0);
 }
-// Whether the phase of parity `parity` has ended, without waiting. Where it has, what happened before
-// its end is visible, as behind WaitPhase.
+// Whether the phase of parity `parity` has ended, without waiting. Where it has, what happened
+// before its end is visible, as behind WaitPhase.
 TANDEM_DEVICE bool HasEnded(Barrier* barrier, int parity) {
   uint32_t ended = 0;
   asm volatile(

@@ -267,13 +267,38 @@ struct WgmmaAttentionKernel : EarlyStart {
   struct SubTiles {
     int begin, end;
   };
-  // A thread's view of its consumer's vectors.
-  struct Vectors {
+  struct Vectors {  // a thread's view of its consumer's
     const char* queries;
     TokenRange range[2];
     TokenRange attended;  // by any vector of the work: read from there where registers lack
     float scale_log2;
   };
+
+  // p of the first sub-tile, whose V is there then.
+  TANDEM_KERNEL void BeginSubTiles(int sub_tile, const Vectors& vectors, const Cursor& cursor,
+                                   Tile* tile, PackedWeights* weights) {
+    float s[kWarpgroupTokens / 2], factor[2];
+    tile->Reset();
+    WaitFull(kKeys, cursor);
+    FenceProducts(s);
+    StartScores(s, vectors.queries, MemoryOf(kKeys, cursor.stage));
+    CommitProducts();
+    WaitProducts<0>(s);
+    Release(kKeys, cursor);
+    tile->Softmax(sub_tile * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
+    weights->Pack(s);
+    WaitFull(kValues, cursor);
+  }
+  // The last sub-tile's product with V.
+  TANDEM_KERNEL void EndSubTiles(Cursor* cursor, Tile* tile, PackedWeights* weights) {
+    FenceProducts(tile->o);
+    tile->StartValues(MemoryOf(kValues, cursor->stage), *weights);
+    CommitProducts();
+    WaitProducts<0>(tile->o);
+    weights->Hold();
+    Release(kValues, *cursor);
+    cursor->Next();
+  }
 
   // Adds up sub-tiles: of any partitions where kAcross, else of one. While one sub-tile's product
   // with V runs, the threads turn the next one's scores into p, also where the next one begins a
@@ -288,17 +313,8 @@ struct WgmmaAttentionKernel : EarlyStart {
     PackedWeights weights;
     float s[kWarpgroupTokens / 2], factor[2];
     const TokenRange attended = kAcross ? vectors.attended : work.Attended();
-    tile.Reset();
-    WaitFull(kKeys, *cursor);
-    FenceProducts(s);
-    StartScores(s, vectors.queries, MemoryOf(kKeys, cursor->stage));
-    CommitProducts();
-    WaitProducts<0>(s);
-    Release(kKeys, *cursor);
-    tile.Softmax(sub_tiles.begin * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
-    weights.Pack(s);
-    WaitFull(kValues, *cursor);
-    // Of sub-tiles between the first and the last all tokens are attended to.
+    BeginSubTiles(sub_tiles.begin, vectors, *cursor, &tile, &weights);
+    // All tokens of sub-tiles between the first and the last are attended to.
     ClearValues(attended, sub_tiles.begin, MemoryOf(kValues, cursor->stage));
     Cursor ahead = *cursor;  // K is one sub-tile ahead of V
     ahead.Next();
@@ -317,7 +333,7 @@ struct WgmmaAttentionKernel : EarlyStart {
       const RowSums ended = tile.sums;
       if (ends) tile.sums.Reset();
       tile.Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
-      // Asked for here, so that the answer comes with the next wait's. It may be of another work.
+      // The answer comes with the next wait's. It may be of another work.
       Cursor after = ahead;
       after.Next();
       has_keys = HasEnded(Full(kKeys, after.stage), after.parity);
@@ -340,13 +356,7 @@ struct WgmmaAttentionKernel : EarlyStart {
     if (sub_tiles.end - sub_tiles.begin > 1) {
       ClearValues(attended, sub_tiles.end - 1, MemoryOf(kValues, cursor->stage));
     }
-    FenceProducts(tile.o);
-    tile.StartValues(MemoryOf(kValues, cursor->stage), weights);
-    CommitProducts();
-    WaitProducts<0>(tile.o);
-    weights.Hold();
-    Release(kValues, *cursor);
-    cursor->Next();
+    EndSubTiles(cursor, &tile, &weights);
     EndPartition(p, work, (sub_tiles.end - 1) / kWarpgroupTilesPerPartition, tile.sums, tile,
                  total);
   }

@@ -95,8 +95,8 @@ TEST_P(DeviceAttentionMergeTest, FoldsPartitionsInOrder) {
     const int32_t rows_max = 16 * shape.num_kv_heads / shape.num_heads;
     std::vector<AttentionMerge> merges;
     int32_t rows = 0, records = Uniform(0, 2);
-    for (const int32_t partitions : {1, 2, Uniform(3, 15), 16, 17, 64, 65, Uniform(66, 511), 512,
-                                     Uniform(513, 1100)}) {
+    for (const int32_t partitions :
+         {1, 2, Uniform(3, 15), 16, 17, 64, 65, Uniform(66, 511), 512, Uniform(513, 1100)}) {
       const int32_t of_merge = Uniform(1, std::min(rows_max, 3));
       merges.push_back({rows, of_merge, records, partitions});
       rows += of_merge;
