@@ -41,8 +41,8 @@ KERNELS = {
     "GemmInt4Kernel": (*TENSOR, "HFMA2.BF16", "F2FP.BF16"),
     "GemmFp8Kernel": (*TENSOR, "LDS.64", "LOP3.LUT"),
     "QuantiseKernel": ("SHFL.BFLY", "LDG.E.128", "STG.E.64"),
-    "WgmmaGemmKernel": (*HOPPER, *STRIPS, "UTMALDG.2D"),
-    "WgmmaFp8GemmKernel": (*HOPPER_FP8, *STRIPS, "UTMALDG.2D", "WARPGROUP.DEPBAR", "LDS.64", "FFMA"),
+    "WgmmaGemmKernel": (*HOPPER, *STRIPS, "REDG.E.ADD.F32", "UTMALDG.2D"),
+    "WgmmaFp8GemmKernel": (*HOPPER_FP8, *STRIPS, "REDG.E.ADD.F32", "UTMALDG.2D", "WARPGROUP.DEPBAR", "LDS.64", "FFMA"),
     "WgmmaAttentionKernel": (*HOPPER, "UTMALDG.4D", "MUFU.EX2", "WARPGROUP.DEPBAR"),
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2", "SHFL.IDX"),
@@ -96,16 +96,17 @@ AT_MOST = {
 OVERLAP = (r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1\b", "MUFU.EX2", 34, r"WARPGROUP\.DEPBAR\.LE gsb0, 0x0\b")
 # Their scale is multiplied in where the maximum is subtracted.
 FOLDED_SCALE = (OVERLAP[0], "FFMA", 32, OVERLAP[3])
-# Loads in flight: a residual's before the first store of a tile with at least 64 rows, and the records of two rounds
-# of the merge.
-DEEP_LOADS = ("", "LDG.E", 16, r"STG\.")
+# Loads in flight before the first exponential of a merge: of a short one, those of 16 partitions; of a long one, which
+# comes behind the short one's stores, those of 64.
+SHORT_MERGE = ("", "LDG.E", 16, r"MUFU\.EX2")
+LONG_MERGE = (r"STG\.", "LDG.E", 64, r"MUFU\.EX2")
 # Weights are on their way before the copying thread waits for the predecessor.
 EARLY_WEIGHTS = (r"UTMALDG", "UTMALDG", 1, r"ACQBULK")
 BETWEEN = [
     *((f"{name}GemmKernelILi", EARLY_WEIGHTS) for name in ("Wgmma", "WgmmaFp8")),
     *((f"WgmmaAttentionKernelILi{head_dim}ELb0E", rule) for head_dim in (64, 128, 256) for rule in (OVERLAP, FOLDED_SCALE)),
-    *((f"WgmmaGemmKernelILi{tile}E", DEEP_LOADS) for tile in (3, 4, 5, 6, 7, 8)),
-    ("AttentionMergeKernelILi", ("", "LDG.E", 64, r"STG\.")),
+    ("AttentionMergeKernelILi", SHORT_MERGE),
+    ("AttentionMergeKernelILi", LONG_MERGE),
 ]
 
 

@@ -40,7 +40,7 @@ class ResourceReportTest(unittest.TestCase):
         symbol = "INS_15WgmmaGemmKernelILi4EEE"
         trap = ["BPT.TRAP", "EXIT"]
         works = ["PREEXIT", "UTMALDG.2D", "ACQBULK", "HGMMA.64x256x16.F32.BF16", "SYNCS.EXCH.64",
-                 *["LDG.E.64 R1, [R2]"] * 16, "STG.E.64 [R2], R1", "UTMASTG.2D", "UTMACMDFLUSH"]
+                 "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU [R2], R1", "UTMASTG.2D", "UTMACMDFLUSH"]
         self.assertEqual(report.check(report.Kernel("sm_80", symbol, 4, 0, 0, trap)), [])
         self.assertEqual(report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, works)), [])
         self.assertEqual(len(report.check(report.Kernel("sm_90a", symbol, 4, 0, 0, trap))), 9)
@@ -82,17 +82,20 @@ class ResourceReportTest(unittest.TestCase):
     def test_bounds_how_often_an_instruction_occurs(self):
         symbol = "INS_15WgmmaGemmKernelILi4EEE"
         works = ["PREEXIT", "UTMALDG.2D", "ACQBULK", "HGMMA.64x256x16.F32.BF16", "SYNCS.EXCH.64",
-                 *["LDG.E.64 R1, [R2]"] * 16, "STG.E.64 [R2], R1", "UTMASTG.2D", "UTMACMDFLUSH",
+                 "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU [R2], R1", "UTMASTG.2D", "UTMACMDFLUSH",
                  "MEMBAR.ALL.CTA", "MEMBAR.ALL.GPU", "MEMBAR.ALL.GPU"]
         self.assertEqual(report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, works)), [])
         works.append("MEMBAR.ALL.GPU")
         self.assertIn("has 3 times MEMBAR.ALL.GPU", report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, works))[0])
 
-    def test_counts_loads_before_the_first_store(self):
+    def test_counts_loads_before_the_exponentials_of_merges(self):
         symbol = "INS_20AttentionMergeKernelILi64EEE"
-        works = ["MUFU.EX2 R1, R1", "SHFL.IDX PT, R1, R2, R3, R4", *["LDG.E R1, [R2.64]"] * 64, "STG.E.U16 [R2], R4"]
-        self.assertEqual(report.check(report.Kernel("sm_80", symbol, 114, 0, 0, works)), [])
-        self.assertIn("has 63 LDG.E", report.check(report.Kernel("sm_80", symbol, 114, 0, 0, works[:2] + works[3:]))[0])
+        load, exponential, store = "LDG.E R1, [R2.64]", "MUFU.EX2 R1, R1", "STG.E.U16 [R2], R4"
+        short = ["SHFL.IDX PT, R1, R2, R3, R4", *[load] * 16, exponential, store]
+        long = [*[load] * 64, exponential, store]
+        self.assertEqual(report.check(report.Kernel("sm_80", symbol, 114, 0, 0, short + long)), [])
+        self.assertIn("has 15 LDG.E", report.check(report.Kernel("sm_80", symbol, 114, 0, 0, short[:1] + short[2:] + long))[0])
+        self.assertIn("has 63 LDG.E", report.check(report.Kernel("sm_80", symbol, 114, 0, 0, short + long[1:]))[0])
 
     def test_names_what_is_wrong(self):
         symbol = "_ZN4cuda11KernelEntryINS_16CopyBlocksKernelEEEv"
