@@ -122,7 +122,8 @@ TEST(BenchServeTiers, RequestsNameTiersByTheirShares) {
         RunForJson({"--target=" + target, "--requests=40", "--service-mix=gold:3,flex:1",
                     "--prompt-tokens=20", "--output-tokens=4", "--concurrency=4"});
     EXPECT_EQ(summary["answered"], 40) << target;
-    const nlohmann::json& tiers = summary["service_tiers"];
+    const nlohmann::json tiers = summary.value("service_tiers", nlohmann::json::object());
+    ASSERT_TRUE(tiers.contains("gold") && tiers.contains("flex")) << summary;
     EXPECT_NEAR(tiers["gold"]["requests"].get<double>(), 30, 2) << target;
     EXPECT_EQ(tiers["gold"]["answered"], tiers["gold"]["requests"]) << target;
     EXPECT_GT(tiers["gold"]["itl_ms"]["count"], 0) << target;

@@ -90,7 +90,10 @@ TEST(BenchTrace, RequestsNameTiersAndAreJudgedByTheirGoals) {
        "--shrink=8", "--speed=10", tiers, "--service-mix=soon:1,late:1", "--json=" + path});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   EXPECT_THAT(run.output, HasSubstr("in time 100.0 %"));
-  const auto json = nlohmann::json::parse(FileOf(path), nullptr, false)["service_tiers"];
+  const auto report = nlohmann::json::parse(FileOf(path), nullptr, false);
+  ASSERT_TRUE(report.is_object()) << report;
+  const auto json = report.value("service_tiers", nlohmann::json::object());
+  ASSERT_TRUE(json.contains("soon") && json.contains("late")) << report;
   EXPECT_EQ(json["soon"]["requests"].get<int>() + json["late"]["requests"].get<int>(), 12);
   EXPECT_GE(json["late"]["requests"], 4) << "half of them, or nearly";
   EXPECT_EQ(json["soon"]["in_time"], json["soon"]["requests"]);
