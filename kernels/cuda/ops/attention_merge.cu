@@ -2,7 +2,7 @@
 // Flash-Decoding's second half. Items of attention.cu and of attention_wgmma.cu leave (m, l, o) of
 // each partition of a row. Folding them is, partition by partition in index order,
 //   m' = max(m, mᵢ);  a = 2^(m − m'), b = 2^(mᵢ − m');  l ← l·a + lᵢ·b;  o ← o·a + oᵢ·b
-// with a product oᵢ·b rounded on its own and added by an FMA (MergeValue in attention_tile.h).
+// where oᵢ·b is rounded, and an FMA adds it (MergeValue in attention_tile.h); l likewise.
 //
 // Only l and o depend on the order: a maximum is exact in any order, so threads get all factors
 // together, from a prefix maximum, and all products oᵢ·b too. What remains of the chain is an FMA
@@ -335,8 +335,8 @@ struct AttentionMergeKernel : EarlyStart {
       if (merge.num_partitions <= kShortPartitions) RunShort(p, merge, work / merges);
     }
     if (found.team_warps == 0) return;
-    // Few teams of several warps have warps without partitions, so that each multiprocessor has
-    // few.
+    // Where teams of several warps are few, they get more warps than they have partitions for: then
+    // a block has fewer teams, and more multiprocessors take part.
     const int slices = merges * found.rows * p.num_heads * kLongSlices;
     int warps = found.team_warps > 1 ? kMergeWarps : 1;
     while (warps > 1 && slices > GridX() * kMergeWarps / warps) warps /= 2;

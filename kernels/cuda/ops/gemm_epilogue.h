@@ -1,11 +1,11 @@
 // The last step of every GEMM kernel, once a tile's sums are fp32: y = sum (+ bias) (+ y). Where
 // rows of a gate and of an up projection alternate in w, it is act(gate) · up in bf16 instead.
 //
-// A thread handles two neighbouring columns at a time, which is what an accumulator of mma.sync and
-// of wgmma gives it: columns 2·(lane % 4) and the next of every eight. So a gate and its up
-// projection meet in one thread, and stores of sums are 8 bytes. Gates' values are 2 bytes: kernels
-// bring neighbours together before they store them. Thread safety: device functions; each thread
-// writes its own columns.
+// Most functions handle two neighbouring columns, which is what an accumulator of mma.sync gives a
+// thread: columns 2·(lane % 4) and the next of every eight. So a gate and its up projection meet in
+// one thread, and stores of sums are 8 bytes. Gates' values are 2 bytes: kernels bring neighbours
+// together before they store them. Hopper's kernels store sums one by one (gemm_wgmma_tile.h).
+// Thread safety: device functions; each thread writes its own columns.
 #pragma once
 
 #include "kernels/api/device_gemm.h"
