@@ -1,5 +1,6 @@
-// A text that a client or a peer sent, as an error repeats it: whole, or only its length. The
-// sender chooses the length, and gRPC carries errors in headers, which are short.
+// A text that a client or a peer sent, as an error repeats it: whole, or only its length; of a path
+// its first keys. The sender chooses the length, and gRPC carries errors in headers, which are
+// short.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -14,6 +15,8 @@ namespace tandem {
 
 // Longer than any name that a person chooses.
 inline constexpr size_t kShownBytesMax = 128;
+// Of a path into JSON, or of a message that a chat template made: more than people write.
+inline constexpr size_t kShownLongBytesMax = 1024;
 
 // `text`, or "a text of N bytes" if it is longer than `bytes_max`.
 inline std::string Shown(absl::string_view text, size_t bytes_max = kShownBytesMax) {
@@ -24,6 +27,14 @@ inline std::string Shown(absl::string_view text, size_t bytes_max = kShownBytesM
 // The same, in quotes if it is shown.
 inline std::string ShownInQuotes(absl::string_view text, size_t bytes_max = kShownBytesMax) {
   return text.size() <= bytes_max ? absl::StrCat("\"", text, "\"") : Shown(text, bytes_max);
+}
+
+// `path`, or its beginning up to one of the `separators`, and "..." if it is longer than
+// kShownLongBytesMax. REQUIRES: ASCII separators, between keys that are short themselves.
+inline std::string ShownPath(absl::string_view path, absl::string_view separators) {
+  if (path.size() <= kShownLongBytesMax) return std::string(path);
+  const size_t end = path.find_last_of(separators, kShownLongBytesMax);
+  return absl::StrCat(path.substr(0, end == absl::string_view::npos ? 0 : end), "...");
 }
 
 }  // namespace tandem

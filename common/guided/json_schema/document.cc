@@ -158,7 +158,7 @@ absl::StatusOr<const Json*> Document::Resolve(const std::string& reference) cons
 }
 
 std::string Document::PathOf(const Json& node) const {
-  return FindPath(root_, &node, "#").value_or("#");
+  return ShownPath(FindPath(root_, &node, "#").value_or("#"), "/");
 }
 
 absl::Status Document::Error(const Json& schema, absl::string_view keyword,

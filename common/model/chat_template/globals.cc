@@ -2,6 +2,7 @@
 // them.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/filters.h"
 #include "common/model/chat_template/operators.h"
@@ -77,7 +78,7 @@ Result NamespaceFunction(Runtime& runtime, const Arguments& arguments) {
 Result RaiseException(Runtime&, const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Make("raise_exception", arguments, {"message"}));
   ASSIGN_OR_RETURN(const Value message, bound.Required(0));
-  return absl::InvalidArgumentError(message.Str());
+  return absl::InvalidArgumentError(Shown(message.Str(), kShownLongBytesMax));
 }
 
 Result StrftimeNow(Runtime& runtime, const Arguments& arguments) {

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/text.h"
 
@@ -402,7 +403,8 @@ class Lexer {
 }  // namespace
 
 absl::Status ErrorAt(int line, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat("chat template line ", line, ": ", message));
+  return absl::InvalidArgumentError(
+      absl::StrCat("chat template line ", line, ": ", Shown(message, kShownLongBytesMax)));
 }
 
 absl::StatusOr<std::vector<Token>> Tokenize(absl::string_view source) {

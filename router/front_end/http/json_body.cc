@@ -100,7 +100,7 @@ class Builder {
         path = Join(path, Shown(frame.key));
       }
     }
-    return path;
+    return ShownPath(path, ".[");
   }
 
   // Where the value went; null when a bound was hit.

@@ -23,5 +23,17 @@ TEST(ShownTextTest, IsItsLengthBeyondTheBound) {
   EXPECT_EQ(Shown("fives", 4), "a text of 5 bytes");
 }
 
+TEST(ShownTextTest, APathIsCutBeforeAKey) {
+  std::string path = "root";
+  while (path.size() < kShownLongBytesMax) path += "/key";
+  path.resize(kShownLongBytesMax);
+  EXPECT_EQ(ShownPath(path, "/"), path);
+  // 1,023 bytes are the root and 254 keys, with "/ke" of one more.
+  const std::string whole = path.substr(0, path.rfind('/'));
+  EXPECT_EQ(ShownPath(path + "y/more", "/"), whole + "...");
+  EXPECT_EQ(ShownPath(path + "y", "/[").size(), whole.size() + 3);
+  EXPECT_EQ(ShownPath(std::string(kShownLongBytesMax + 1, 'x'), "/"), "...");
+}
+
 }  // namespace
 }  // namespace tandem

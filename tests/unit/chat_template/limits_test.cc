@@ -176,6 +176,19 @@ TEST(ChatTemplateLimits, ErrorsNameTheLineAndWhatWasExpected) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected at most 1048576")));
 }
 
+// What a template raises may hold the conversation.
+TEST(ChatTemplateLimits, OfALongErrorOnlyTheLengthIsTold) {
+  const auto raised = [](const std::string& expression) {
+    return std::string(Render("{{ raise_exception(" + expression + ") }}").status().message());
+  };
+  const std::string line = "chat template line 1: ";
+  EXPECT_EQ(raised("'x' * 1024"), line + std::string(1024, 'x'));
+  EXPECT_EQ(raised("'x' * 1025"), line + "a text of 1025 bytes");
+  EXPECT_EQ(raised("'chat template line 1' ~ ' x' * 1000"), line + "a text of 2020 bytes");
+  EXPECT_EQ(std::string(Render("{{ {}['x' * 2000].y }}").status().message()),
+            line + "a text of 2033 bytes");
+}
+
 TEST(ChatTemplateLimits, InvalidUtf8PassesThrough) {
   ChatTemplate::RenderInput input;
   input.bos_token = "\xff\xc3(\xe2\x82\xf0\x9f\x98";

@@ -53,5 +53,21 @@ TEST(LongNames, AreNotRepeatedInErrors) {
   }
 }
 
+TEST(LongNames, OfALongPathTheFirstKeysAreRepeated) {
+  const std::string key(100, 'k');
+  const auto message = [&](int depth) {
+    std::string schema, end;
+    for (int i = 0; i < depth; ++i) {
+      schema += "{\"properties\":{\"" + key + "\":";
+      end += "}}";
+    }
+    return std::string(
+        Acceptor::Create(kJsonSchema, schema + "{\"type\":1}" + end).status().message());
+  };
+  EXPECT_THAT(message(8), HasSubstr(key + ": type"));
+  EXPECT_THAT(message(20), HasSubstr("...: type"));
+  EXPECT_LT(message(20).size(), 1200u);
+}
+
 }  // namespace
 }  // namespace tandem::guided
