@@ -1,6 +1,6 @@
-// A text that a client or a peer sent, as an error repeats it: whole, or only its length; of a path
-// its first keys. The sender chooses the length, and gRPC carries errors in headers, which are
-// short.
+// A text that a client or a peer sent, as an error repeats it. A long text is not repeated: the
+// error tells its length, or, of a path, the first keys. The sender chooses the length, and gRPC
+// carries errors in headers, which are short.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -29,8 +29,8 @@ inline std::string ShownInQuotes(absl::string_view text, size_t bytes_max = kSho
   return text.size() <= bytes_max ? absl::StrCat("\"", text, "\"") : Shown(text, bytes_max);
 }
 
-// `path`, or its beginning up to one of the `separators`, and "..." if it is longer than
-// kShownLongBytesMax. REQUIRES: ASCII separators, between keys that are short themselves.
+// `path`; of one longer than kShownLongBytesMax the keys that fit, and "...". `separators`: the
+// ASCII characters that may stand before a key. A key that is too long itself is left out.
 inline std::string ShownPath(absl::string_view path, absl::string_view separators) {
   if (path.size() <= kShownLongBytesMax) return std::string(path);
   const size_t end = path.find_last_of(separators, kShownLongBytesMax);

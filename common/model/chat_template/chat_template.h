@@ -10,8 +10,8 @@
 // Times are formatted in UTC.
 // Thread safety: const methods from any thread. Owner: the model's tokenizer front end.
 // Errors: kInvalidArgument with the template's line for bad syntax, a failing operation, a limit,
-// or raise_exception (whose message is kept word for word). Of a message longer than 1 KiB, which
-// may repeat a conversation, only the length is told.
+// or raise_exception (whose message is kept word for word). A message of more than 1 KiB may repeat
+// a conversation, so the error tells only its length.
 #pragma once
 
 #include <cstdint>
