@@ -79,11 +79,12 @@ SampledToken Choose(const HashEngineOptions& options, uint64_t fold, int64_t pos
 
 class HashEngine : public Engine {
  public:
-  HashEngine(const HashEngineOptions& options, EngineSpec spec, Waiter& waiter)
+  HashEngine(const HashEngineOptions& options, EngineSpec spec, Waiter& waiter, const Clock& clock)
       : options_(options),
         spec_(std::move(spec)),
         words_per_token_(options.kv_bytes_per_token_layer / 8),
         waiter_(waiter),
+        clock_(clock),
         lent_(spec_) {}
 
   const EngineSpec& spec() const override { return spec_; }
@@ -110,7 +111,7 @@ class HashEngine : public Engine {
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                  LayerDone layer_done) override {
     TANDEM_CHECK(arena_ != nullptr, "Step before AllocateKv");
-    const absl::Time began = simulates_time() ? RealClock().Now() : absl::Time();
+    const absl::Time began = simulates_time() ? clock_.Now() : absl::Time();
     RETURN_IF_ERROR(CheckSlices(slices, spec_, *arena_));
     for (const BlockCopy& copy : ForkCopies(slices, spec_.layout.block_tokens)) {
       for (int layer = 0; layer < options_.num_layers; ++layer)
@@ -146,7 +147,7 @@ class HashEngine : public Engine {
       sampled.push_back(Choose(options_, folded.fold, static_cast<int64_t>(slice.tokens.size()),
                                *slice.sampling, slice.sequence_index, Candidates(slice), banned));
     }
-    if (simulates_time()) after_wait_ = RealClock().Now() - computed_from;
+    if (simulates_time()) after_wait_ = clock_.Now() - computed_from;
     return sampled;
   }
 
@@ -160,9 +161,9 @@ class HashEngine : public Engine {
     if (!simulates_time()) return began;
     const absl::Duration time =
         options_.step_time + options_.row_time * static_cast<double>(hashes_.size());
-    const absl::Duration left = time - after_wait_ - (RealClock().Now() - began);
+    const absl::Duration left = time - after_wait_ - (clock_.Now() - began);
     if (left > absl::ZeroDuration()) waiter_.Wait(left);
-    return RealClock().Now();
+    return clock_.Now();
   }
   // `hashes`: of the slice's rows, and more.
   void ScorePrompt(const SequenceSlice& slice, absl::Span<const uint64_t> hashes) const {
@@ -250,6 +251,7 @@ class HashEngine : public Engine {
   const EngineSpec spec_;
   const int64_t words_per_token_;
   Waiter& waiter_;
+  const Clock& clock_;
   absl::Duration
       after_wait_;  // what the last step took after its wait; zero without simulated time
   int64_t window_slots_ = 0;
@@ -298,7 +300,7 @@ absl::Status CheckOptions(const HashEngineOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options,
-                                                      Waiter& waiter) {
+                                                      Waiter& waiter, const Clock& clock) {
   RETURN_IF_ERROR(CheckOptions(options));
   EngineSpec spec;
   spec.model_name = std::string(model::kHashModelName);
@@ -315,7 +317,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& o
     spec.layout.windowed_layers.push_back(i);
   spec.window_tokens = spec.layout.window_tokens = options.window_tokens;
   if (spec.layout.windowed()) absl::StrAppend(&spec.numerics_id, "-win", options.window_tokens);
-  return std::make_unique<HashEngine>(options, std::move(spec), waiter);
+  return std::make_unique<HashEngine>(options, std::move(spec), waiter, clock);
 }
 
 SampledToken HashEngineSample(const HashEngineOptions& options, absl::Span<const TokenId> tokens,

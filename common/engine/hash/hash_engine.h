@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/engine/engine.h"
+#include "common/runtime/clock.h"
 #include "common/runtime/waiter.h"
 
 namespace tandem::engine {
@@ -41,11 +42,13 @@ struct HashEngineOptions {
   int32_t unit_tokens = 256;  // of a unit that can be lent; a multiple of block_tokens
 };
 
-// `waiter` must outlive the engine; it waits for the simulated time. Only these sampling parameters
+// `waiter` and `clock` must outlive the engine. The waiter waits for what the engine's own work, as
+// the clock measures it, leaves of the simulated time. Only these sampling parameters
 // have an effect: temperature, seed, allowed_token_ids, a slice's mask, and logprobs (whose values
 // are made up). Errors: kInvalidArgument for options out of range.
 absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options,
-                                                      Waiter& waiter = RealWaiter());
+                                                      Waiter& waiter = RealWaiter(),
+                                                      const Clock& clock = RealClock());
 
 // A creditor answers a question about layer 0 with the 8-byte hashes of the units' tokens, and one
 // about another layer with a word for each unit, after it has compared that layer's bytes with
