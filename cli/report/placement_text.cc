@@ -165,6 +165,20 @@ std::string Conclusion(const v1::PlacementDecision& decision) {
                       Predicted(decision, *prefill));
 }
 
+// How each sequence's first token compares with what its last placement predicted.
+std::string FirstTokens(const v1::RequestTrace& trace) {
+  std::string text;
+  for (const v1::Finished& finished : trace.sequences()) {
+    const v1::Timing& timing = finished.timing();
+    if (timing.first_token_predicted_ms() <= 0) continue;
+    absl::StrAppendFormat(
+        &text, "sequence %d: first token %.1f ms after its placement; predicted were %.1f\n",
+        finished.sequence_index(), timing.first_token_ms() - timing.queue_ms(),
+        timing.first_token_predicted_ms());
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string FormatGoals(const v1::RequestTrace& trace) {
@@ -200,6 +214,7 @@ std::string FormatPlacements(const v1::RequestTrace& trace) {
   if (trace.placements_dropped() > 0) {
     absl::StrAppend(&text, "and ", trace.placements_dropped(), " placements more\n");
   }
+  absl::StrAppend(&text, FirstTokens(trace));
   if (!trace.error().empty()) absl::StrAppend(&text, "failed: ", trace.error(), "\n");
   if (trace.placements().empty())
     absl::StrAppend(&text, "no sequence of it was placed and ended\n");

@@ -12,7 +12,7 @@ namespace tandem::cli {
 std::string FormatGoals(const v1::RequestTrace& trace);
 
 // Its service tier, and every placement: the nodes that were weighed, best first, their scores, and
-// which were chosen.
+// which were chosen. And when first tokens came, beside what was predicted for them.
 std::string FormatPlacements(const v1::RequestTrace& trace);
 
 }  // namespace tandem::cli

@@ -24,6 +24,10 @@ void RequestSteps::OnReserved(absl::Time now) {
   if (!first_token.has_value()) reserved = now;
 }
 
+void RequestSteps::OnSenderReplaced() {
+  if (!first_token.has_value()) first_token_predicted = absl::ZeroDuration();
+}
+
 void RequestSteps::OnToken(absl::Time now) {
   if (!first_token.has_value()) {
     first_token = now;
@@ -45,6 +49,8 @@ v1::Timing RequestSteps::Timing(absl::Time done) const {
   timing.set_reserve_ms(MillisecondsBetween(placed, reserved));
   timing.set_prefill_ms(MillisecondsBetween(reserved, first_token));
   timing.set_first_token_ms(MillisecondsBetween(submitted, first_token));
+  if (first_token.has_value())
+    timing.set_first_token_predicted_ms(absl::ToDoubleMilliseconds(first_token_predicted));
   timing.set_install_ms(MillisecondsBetween(first_token, installed));
   timing.set_total_ms(MillisecondsBetween(submitted, done));
   timing.mutable_gap_ms()->Add(gaps_ms.begin(), gaps_ms.end());

@@ -26,7 +26,7 @@ inline constexpr size_t kPlacementsMax = 32;
 struct RequestSteps {
   absl::Time submitted = absl::InfinitePast();
   std::optional<absl::Time> placed, reserved, first_token, installed;
-  absl::Duration first_token_predicted;  // from `placed`; 0 = nothing was predicted
+  absl::Duration first_token_predicted;  // from `placed`; 0 = nothing that still holds
   // Bound: kTimingGapsMax.
   std::vector<float> gaps_ms;
   int32_t gaps_dropped = 0;
@@ -35,6 +35,8 @@ struct RequestSteps {
   // `predicted`: when the first token will come, from now; 0 = unknown.
   void OnPlaced(absl::Time now, absl::Duration predicted);
   void OnReserved(absl::Time now);
+  // Another node than the predicted one sends the first token: it is not to blame for its time.
+  void OnSenderReplaced();
   // A token came.
   void OnToken(absl::Time now);
   void OnInstalled(absl::Time now);

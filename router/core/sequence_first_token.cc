@@ -6,8 +6,7 @@ namespace tandem::router {
 
 void SequenceMachine::OnFirstToken(absl::Time now) {
   const RequestSteps& steps = answer_.steps();
-  // A sender that replaced another one is not to blame for its time.
-  if (steps.first_token_predicted <= absl::ZeroDuration() || legs_.prefill().tries() > 1) return;
+  if (steps.first_token_predicted <= absl::ZeroDuration()) return;
   const NodeKey computed_by =
       legs_.decode().computes_locally() ? legs_.decode().node() : legs_.prefill().node();
   context_.fleet.FirstTokenCame(computed_by, steps.first_token_predicted, now - *steps.placed);

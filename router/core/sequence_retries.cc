@@ -37,6 +37,7 @@ void SequenceMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
     context_.retries.Take(/*retry=*/1, now);
   }
   legs_.BeginNewEpoch(now);
+  answer_.steps().OnSenderReplaced();
   Enter(State::kReserving, now + context_.options.reserve_deadline);
 }
 
@@ -81,6 +82,7 @@ void SequenceMachine::OnPrefillRefused(const absl::Status& why, absl::Time now) 
   legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
   legs_.prefill().End("");
   legs_.BeginNewEpoch(now, /*may_send=*/legs_.prefill().tries() < 2);
+  answer_.steps().OnSenderReplaced();
   Enter(State::kReserving, now + context_.options.reserve_deadline);
 }
 

@@ -19,6 +19,10 @@ std::vector<double> TokenBounds() {
   return {1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072};
 }
 
+std::vector<double> RatioBounds() {
+  return {0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2, 4, 10};
+}
+
 MetricLabels With(MetricLabels labels, const MetricLabels& more) {
   labels.insert(labels.end(), more.begin(), more.end());
   return labels;
@@ -251,6 +255,16 @@ RequestMetrics::RequestMetrics(const std::string& model, const ServiceTiers& tie
                            "From the request to its end.", SecondsBounds());
   queue_s_ = AddHistograms("tandem_queue_seconds", "vllm:request_queue_time_seconds",
                            "From the request to its placement.", SecondsBounds());
+  first_token_predicted_s_ = &registry_.AddCounter(
+      "tandem_first_token_predicted_seconds_total",
+      "What the router predicted for first tokens, each from its request's placement.",
+      model_label_);
+  first_token_measured_s_ = &registry_.AddCounter(
+      "tandem_first_token_measured_seconds_total",
+      "What those first tokens took, each from its request's placement.", model_label_);
+  first_token_ratio_ = &registry_.AddHistogram("tandem_first_token_measured_to_predicted_ratio",
+                                               "What a first token took, over its prediction.",
+                                               RatioBounds(), model_label_);
   const auto kv_seconds = [this](const char* name, const char* help) {
     return &registry_.AddHistogram(name, help, TransferBounds(), model_label_);
   };
@@ -287,7 +301,14 @@ void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration sin
   if (usage.prompt_tokens() > 0) prompt_size_.Record(usage.prompt_tokens());
   output_size_.Record(usage.output_tokens());
   total_s_.Record(absl::ToDoubleSeconds(since_submit));
-  queue_s_.Record(finished.timing().queue_ms() / 1000);
+  const v1::Timing& timing = finished.timing();
+  queue_s_.Record(timing.queue_ms() / 1000);
+  if (const double predicted_ms = timing.first_token_predicted_ms(); predicted_ms > 0) {
+    const double measured_ms = timing.first_token_ms() - timing.queue_ms();
+    first_token_predicted_s_->Add(predicted_ms / 1000);
+    first_token_measured_s_->Add(measured_ms / 1000);
+    first_token_ratio_->Record(measured_ms / predicted_ms);
+  }
   if (const v1::Route& route = finished.route(); route.kv_bytes_moved() > 0) {
     kv_wire_s_->Record(route.kv_receive_ms() / 1000);
     kv_hidden_s_->Record(route.kv_hidden_ms() / 1000);

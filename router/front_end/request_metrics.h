@@ -83,6 +83,9 @@ class RequestMetrics {
   Pair stopped_, length_, aborted_, failed_;
   Counter* refused_;
   Histogram* wait_s_;
+  // Of first tokens that were predicted, from their requests' placement.
+  Counter *first_token_predicted_s_, *first_token_measured_s_;
+  Histogram* first_token_ratio_;
   Histogram *kv_wire_s_, *kv_hidden_s_, *kv_beyond_s_;
   HistogramPair first_token_s_, between_tokens_s_, total_s_, queue_s_, prompt_size_, output_size_;
 };

@@ -114,6 +114,7 @@ Json AnswerFormat::TimingJson() const {
                     {"reserve_ms", timing.reserve_ms()},
                     {"prefill_ms", timing.prefill_ms()},
                     {"first_token_ms", timing.first_token_ms()},
+                    {"first_token_predicted_ms", timing.first_token_predicted_ms()},
                     {"install_ms", timing.install_ms()},
                     {"total_ms", timing.total_ms()},
                     {"gap_ms", timing.gap_ms()},

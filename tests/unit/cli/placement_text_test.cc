@@ -102,6 +102,23 @@ TEST(PlacementText, ByCostWithoutAPrefillNodeItSaysThatThisCostsLeast) {
       << text;
 }
 
+TEST(PlacementText, ItComparesFirstTokensWithTheirPredictions) {
+  v1::RequestTrace trace = ByCost();
+  for (int i = 0; i < 2; ++i) {
+    v1::Finished& finished = *trace.add_sequences();
+    finished.set_sequence_index(1 - i);
+    finished.mutable_timing()->set_queue_ms(1.25);
+    finished.mutable_timing()->set_first_token_ms(34.5);
+    if (i == 0) finished.mutable_timing()->set_first_token_predicted_ms(31);
+  }
+  const std::string text = FormatPlacements(trace);
+  EXPECT_NE(
+      text.find("\nsequence 1: first token 33.2 ms after its placement; predicted were 31.0\n"),
+      std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("sequence 0: first"), std::string::npos) << "nothing was predicted for it";
+}
+
 TEST(PlacementText, ByAffinityNamesEachNodeItsScoresTheChoiceAndABackoff) {
   v1::RequestTrace trace;
   v1::PlacementDecision& decision = Decision(trace, "affinity");

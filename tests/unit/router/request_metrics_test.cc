@@ -53,6 +53,26 @@ TEST(RequestMetrics, TransfersAreSplitIntoWireHiddenAndBeyond) {
   EXPECT_THAT(text, HasSubstr("tandem_kv_beyond_seconds_bucket{model_name=\"m\",le=\"0.001\"} 1"));
 }
 
+TEST(RequestMetrics, ComparesFirstTokensWithTheirPredictions) {
+  RequestMetrics metrics("m");
+  metrics.OnFinished(FinishedOf(100, 7), absl::Seconds(1));  // nothing was predicted
+  for (const double queue_ms : {0, 500}) {
+    v1::Finished finished = FinishedOf(100, 7);
+    finished.mutable_timing()->set_queue_ms(queue_ms);
+    finished.mutable_timing()->set_first_token_ms(queue_ms + 375);
+    finished.mutable_timing()->set_first_token_predicted_ms(250);
+    metrics.OnFinished(finished, absl::Seconds(1));
+  }
+  const std::string text = metrics.Text({}, {});
+  for (const char* line : {"predicted_seconds_total{model_name=\"m\"} 0.5\n",
+                           "measured_seconds_total{model_name=\"m\"} 0.75\n",
+                           "measured_to_predicted_ratio_count{model_name=\"m\"} 2\n",
+                           "measured_to_predicted_ratio_sum{model_name=\"m\"} 3\n",
+                           "measured_to_predicted_ratio_bucket{model_name=\"m\",le=\"1.25\"} 0\n",
+                           "measured_to_predicted_ratio_bucket{model_name=\"m\",le=\"1.5\"} 2\n"})
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("\ntandem_first_token_", line)));
+}
+
 TEST(RequestMetrics, NodesCountersAreCounters) {
   v1::GetStatusResponse status;
   for (const char* role : {"prefill", "decode"}) {

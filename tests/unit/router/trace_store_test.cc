@@ -241,5 +241,18 @@ TEST(RequestSteps, CountsGapsBeyondItsBound) {
   EXPECT_FLOAT_EQ(timing.gap_ms(7), 1);
 }
 
+TEST(RequestSteps, APredictionHoldsUntilAnotherNodeSendsTheFirstToken) {
+  RequestSteps steps;
+  steps.submitted = kNow;
+  steps.OnPlaced(kNow, absl::Milliseconds(30));
+  EXPECT_EQ(steps.Timing(kNow).first_token_predicted_ms(), 0) << "no first token has come";
+  RequestSteps replaced = steps;
+  replaced.OnSenderReplaced();
+  for (RequestSteps* each : {&steps, &replaced}) each->OnToken(kNow + absl::Milliseconds(25));
+  steps.OnSenderReplaced();  // what comes later changes nothing
+  EXPECT_EQ(steps.Timing(kNow).first_token_predicted_ms(), 30);
+  EXPECT_EQ(replaced.Timing(kNow).first_token_predicted_ms(), 0);
+}
+
 }  // namespace
 }  // namespace tandem::router
