@@ -3,6 +3,7 @@
 //                    the swarm (simulation.cc)          a trace (sim/trace/)
 //   engine           hash engine, bytes in blocks       tokens without bytes
 //   KV plane         shipping endpoint, frames          the time that a transfer takes
+//   storage          bytes, at random times, faults     names, and the time that a copy takes
 //   step clock       random, or rows at a fixed price   a cost model
 //   checkers         on                                 off
 //   inbox            at once, for more orders           waits for the running step, as in a process
@@ -20,6 +21,7 @@
 #include "common/kv/block_hash.h"
 #include "sim/checkers/ownership_checker.h"
 #include "sim/kv_plane.h"
+#include "sim/node_storage.h"
 #include "sim/world/process.h"
 
 namespace tandem::sim {
@@ -37,6 +39,8 @@ struct NodeSeams {
   // Called at each start of the process.
   std::function<std::unique_ptr<engine::Engine>()> engine;
   std::function<std::unique_ptr<KvPlane>(KvPlaneSite site)> kv_plane;
+  // Called once; what it returns outlives the process. Not set, or null: there is no storage.
+  std::function<std::unique_ptr<NodeStorage>(StorageSite site)> storage;
   // How long a step of this shape takes.
   std::function<absl::Duration(const cost::StepShape& shape)> step_time;
   // What a probe at the node's start measures (common/node/step_probe.h); none = it measures

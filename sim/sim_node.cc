@@ -73,7 +73,22 @@ SimNode::SimNode(World& world, int id, std::string name, absl::Duration clock_of
     : Process(world, id, std::move(name), clock_offset),
       options_(std::move(options)),
       log_(log),
-      storage_(SimStorage::Create(options_.topology, world.random())) {}
+      storage_(MakeStorage()) {}
+
+std::unique_ptr<NodeStorage> SimNode::MakeStorage() {
+  if (!options_.seams.storage) return nullptr;
+  return options_.seams.storage({.process = *this,
+                                 .arena = [this]() -> kv::BlockArena& { return engine_->arena(); },
+                                 .on_event =
+                                     [this](storage::StorageEvent event) {
+                                       Hop(from_disk_free_, [this, event = std::move(event)] {
+                                         WhenIdle([this, event] {
+                                           core_->OnStorage(event, Now());
+                                           Pump();
+                                         });
+                                       });
+                                     }});
+}
 
 void SimNode::OnStart() {
   const Topology& t = options_.topology;
@@ -92,6 +107,7 @@ void SimNode::OnStart() {
                                     .engine = *engine_,
                                     .observer = ownership_ ? &*ownership_ : nullptr,
                                     .on_activity = [this] { FromPlane(); }});
+  if (storage_ != nullptr) storage_->OnStart();
   MakeCore();
   if (t.lend_blocks > 0) MakeLending();
   Tick();
@@ -149,7 +165,7 @@ void SimNode::MakeCore() {
   stepping_ = false;
   inbox_.clear();
   to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
-  disk_free_ = from_disk_free_ = world().now();
+  from_disk_free_ = world().now();
   drain_ends_.reset();
   freed_room_ = {};
 }
@@ -335,7 +351,7 @@ void SimNode::Dispatch() {
         log_.Violate("debts", absl::StrCat(name(), " owes memory to itself"));
     }
     for (transfer::TransferCommand& command : actions.transfer) ToPlane(std::move(command));
-    for (storage::StorageCommand& command : actions.storage) ToStorage(std::move(command));
+    for (storage::StorageCommand& command : actions.storage) storage_->Submit(std::move(command));
     SendEvents(actions);
     // Events alone give no new actions.
     if (actions.lending.empty() && actions.transfer.empty() && actions.storage.empty()) break;
@@ -459,19 +475,6 @@ void SimNode::ToPlane(transfer::TransferCommand command) {
     if (ownership_) ownership_->OnHandled(command);
     plane_->Handle(command, Now());
     FromPlane();
-  });
-}
-
-void SimNode::ToStorage(storage::StorageCommand command) {
-  const absl::Duration time = world().RandomDelay(absl::Microseconds(options_.topology.disk_us));
-  disk_free_ = std::max(disk_free_, world().now()) + time;
-  Post(disk_free_ - world().now(), [this, command = std::move(command), time] {
-    auto event = storage_->Handle(command, engine_->arena(), time);
-    if (!event.has_value()) return;
-    Hop(from_disk_free_, [this, event = *std::move(event)] {
-      core_->OnStorage(event, Now());
-      Pump();
-    });
   });
 }
 

@@ -21,8 +21,8 @@
 #include "sim/checkers/salt_checker.h"
 #include "sim/control_stream.h"
 #include "sim/node_seams.h"
+#include "sim/node_storage.h"
 #include "sim/sim_lending.h"
-#include "sim/sim_storage.h"
 #include "sim/world/process.h"
 #include "sim/world/schedule.h"
 #include "sim/world/violations.h"
@@ -127,8 +127,7 @@ class SimNode final : public Process {
   // From the engine thread to the transfer thread and back, in order.
   void ToPlane(transfer::TransferCommand command);
   void FromPlane();
-  // To the storage thread, whose disk takes its time, and back.
-  void ToStorage(storage::StorageCommand command);
+  std::unique_ptr<NodeStorage> MakeStorage();
   void Hop(absl::Time& free_at, Action action);
   void CheckSalts(const v1::NodeCommand& command);
   void MakeLending();
@@ -145,7 +144,7 @@ class SimNode final : public Process {
   const SimNodeOptions options_;
   RunLog& log_;
   std::vector<ControlStream*> streams_;
-  const std::unique_ptr<SimStorage> storage_;  // null: none. It outlives the process.
+  const std::unique_ptr<NodeStorage> storage_;  // null: none. It outlives the process.
 
   // State of this life of the process.
   Incarnation incarnation_;
@@ -170,8 +169,7 @@ class SimNode final : public Process {
   static constexpr size_t kSpareMessagesMax = 16;
   // Bound: kSpareMessagesMax.
   std::vector<std::unique_ptr<v1::NodeMessage>> spare_messages_;
-  absl::Time to_plane_free_, from_plane_free_, disk_free_, from_disk_free_, from_lending_free_,
-      next_heartbeat_;
+  absl::Time to_plane_free_, from_plane_free_, from_disk_free_, from_lending_free_, next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
   NodeWork work_;
 };

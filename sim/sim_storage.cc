@@ -1,31 +1,44 @@
 #include "sim/sim_storage.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
 
 namespace tandem::sim {
 
-SimStorage::SimStorage(std::unique_ptr<SimBlockStore> host, std::unique_ptr<SimBlockStore> disk,
-                       Random& random)
-    : random_(random),
+SimStorage::SimStorage(World& world, const Topology& topology, StorageSite site,
+                       std::unique_ptr<SimBlockStore> host, std::unique_ptr<SimBlockStore> disk)
+    : world_(world),
+      topology_(topology),
+      site_(std::move(site)),
       host_(host.get()),
       disk_(disk.get()),
       tiers_(std::make_unique<storage::BlockTiers>(std::move(host), std::move(disk), clock_)) {}
 
-std::unique_ptr<SimStorage> SimStorage::Create(const Topology& topology, Random& random) {
+std::unique_ptr<SimStorage> SimStorage::Create(World& world, const Topology& topology,
+                                               StorageSite site) {
   if (topology.host_blocks == 0 && topology.disk_blocks == 0) return nullptr;
   const auto tier = [&](int64_t blocks) -> std::unique_ptr<SimBlockStore> {
     if (blocks == 0) return nullptr;
-    return std::make_unique<SimBlockStore>(blocks, topology.disk_fails, random);
+    return std::make_unique<SimBlockStore>(blocks, topology.disk_fails, world.random());
   };
-  return std::unique_ptr<SimStorage>(
-      new SimStorage(tier(topology.host_blocks), tier(topology.disk_blocks), random));
+  return std::unique_ptr<SimStorage>(new SimStorage(
+      world, topology, std::move(site), tier(topology.host_blocks), tier(topology.disk_blocks)));
+}
+
+void SimStorage::Submit(storage::StorageCommand command) {
+  const absl::Duration time = world_.RandomDelay(absl::Microseconds(topology_.disk_us));
+  free_at_ = std::max(free_at_, world_.now()) + time;
+  site_.process.Post(free_at_ - world_.now(), [this, command = std::move(command), time] {
+    auto event = Handle(command, time);
+    if (event.has_value()) site_.on_event(*std::move(event));
+  });
 }
 
 std::optional<storage::StorageEvent> SimStorage::Handle(const storage::StorageCommand& command,
-                                                        kv::BlockArena& arena,
                                                         absl::Duration time) {
+  kv::BlockArena& arena = site_.arena();
   const auto take_time = [time](storage::PerTier<storage::Copied>& copied) {
     if (copied.host.bytes > 0) copied.host.time = time / 10;
     if (copied.disk.bytes > 0) copied.disk.time = time;
@@ -48,7 +61,7 @@ std::optional<storage::StorageEvent> SimStorage::Handle(const storage::StorageCo
 }
 
 bool SimStorage::Damage() {
-  const bool in_host = host_ != nullptr && (disk_ == nullptr || random_.Below(2) == 0);
+  const bool in_host = host_ != nullptr && (disk_ == nullptr || world_.random().Below(2) == 0);
   return (in_host ? host_ : disk_)->Damage();
 }
 

@@ -1,6 +1,6 @@
-// A simulated node's storage for KV blocks: the production tiers over simulated ones. Its disk
-// outlives the node's process; its host memory does not.
-// Thread safety: none; the simulation's thread. Owner: a SimNode.
+// A simulated node's storage for KV blocks with their bytes: the production tiers over simulated
+// ones, which are slow and fail at random. Its disk outlives the node's process; its host memory
+// does not. Thread safety: none; the simulation's thread. Owner: a SimNode.
 #pragma once
 
 #include <cstdint>
@@ -8,43 +8,47 @@
 #include <optional>
 
 #include "absl/time/time.h"
-#include "common/runtime/random.h"
 #include "common/storage/block_tiers.h"
+#include "sim/node_storage.h"
 #include "sim/sim_block_store.h"
 #include "sim/world/schedule.h"
 
 namespace tandem::sim {
 
-class SimStorage {
+class SimStorage final : public NodeStorage {
  public:
-  // Null: the topology has no storage. `random` outlives it.
-  static std::unique_ptr<SimStorage> Create(const Topology& topology, Random& random);
+  // Null: the topology has no storage. `world` and `topology` outlive it.
+  static std::unique_ptr<SimStorage> Create(World& world, const Topology& topology,
+                                            StorageSite site);
 
-  storage::StorageContents Contents() const { return tiers_->Contents(); }
-  int64_t slots() const { return tiers_->slots(); }
-  bool has_disk() const { return disk_ != nullptr; }
-  // Carries out `command` on the process's blocks. nullopt: it has no event. `time`: that copying
-  // to or from a disk took; host memory is ten times as quick.
-  std::optional<storage::StorageEvent> Handle(const storage::StorageCommand& command,
-                                              kv::BlockArena& arena, absl::Duration time);
-  // Damages a block of one of its tiers; false if that has none.
-  bool Damage();
-  // The process has ended.
-  void OnCrash();
+  storage::StorageContents Contents() const override { return tiers_->Contents(); }
+  int64_t slots() const override { return tiers_->slots(); }
+  bool has_disk() const override { return disk_ != nullptr; }
+  void Submit(storage::StorageCommand command) override;
+  bool Damage() override;
+  void OnStart() override { free_at_ = world_.now(); }
+  void OnCrash() override;
 
  private:
   // Copies take the time that Handle is told.
   struct StandingClock final : Clock {
     absl::Time Now() const override { return absl::UnixEpoch(); }
   };
-  SimStorage(std::unique_ptr<SimBlockStore> host, std::unique_ptr<SimBlockStore> disk,
-             Random& random);
+  SimStorage(World& world, const Topology& topology, StorageSite site,
+             std::unique_ptr<SimBlockStore> host, std::unique_ptr<SimBlockStore> disk);
+  // Carries out `command` on the process's blocks. nullopt: it has no event. `time`: that copying
+  // to or from a disk took; host memory is ten times as quick.
+  std::optional<storage::StorageEvent> Handle(const storage::StorageCommand& command,
+                                              absl::Duration time);
 
+  World& world_;
+  const Topology& topology_;
+  const StorageSite site_;
   const StandingClock clock_;
-  Random& random_;
   SimBlockStore* const host_;  // of tiers_, as the next; null: there is no such tier
   SimBlockStore* const disk_;
   const std::unique_ptr<storage::BlockTiers> tiers_;
+  absl::Time free_at_;  // of the commands so far
 };
 
 }  // namespace tandem::sim

@@ -14,6 +14,7 @@
 #include "sim/endpoint_plane.h"
 #include "sim/sim_node.h"
 #include "sim/sim_router.h"
+#include "sim/sim_storage.h"
 #include "sim/world/oracle.h"
 #include "sim/world/virtual_network.h"
 
@@ -123,6 +124,9 @@ NodeSeams Simulation::MakeSeams() {
   };
   seams.kv_plane = [this, &t](KvPlaneSite site) {
     return std::make_unique<EndpointPlane>(network_, t, std::move(site));
+  };
+  seams.storage = [this, &t](StorageSite site) {
+    return SimStorage::Create(world_, t, std::move(site));
   };
   if (t.row_us != 0) seams.probed = RowPrices(t);
   seams.step_time = [this, &t](const cost::StepShape& shape) {

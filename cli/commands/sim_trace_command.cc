@@ -70,6 +70,12 @@ class SimTraceCommand final : public Command {
                 "KV blocks of 512 tokens (divided by --shrink) on each node; 0 = as many as the "
                 "trace can fill.",
                 {.min = 0, .max = sim::kSimulatedBlocksMax, .group = group});
+    schema_.Add("host-blocks", &options_.host_memory.blocks,
+                "Such blocks that each node keeps in host memory, as --swap-space makes it do.",
+                {.min = 0, .max = sim::kSimulatedBlocksMax, .group = group});
+    schema_.Add("disk-blocks", &options_.disk.blocks,
+                "Such blocks that each node keeps on its disk, as --kv-disk makes it do.",
+                {.min = 0, .max = sim::kSimulatedBlocksMax, .group = group});
     schema_.AddEnum("placement", &options_.placement, "How routers place requests.",
                     {router::kPlacementPolicies.begin(), router::kPlacementPolicies.end()}, group);
     schema_.Add("max-batch-tokens", &options_.max_batch_tokens, "Most rows of one engine step.",
@@ -112,6 +118,12 @@ class SimTraceCommand final : public Command {
     schema_.Add("kv-rate", &kv_gb_per_second_,
                 "The rate at which each node sends KV, and receives it.",
                 {.min = 0.001, .max = 1e6, .unit = "GB/s", .group = group});
+    schema_.Add("host-rate", &host_gb_per_second_,
+                "The rate at which a node copies blocks to its host memory, and back.",
+                {.min = 0.001, .max = 1e6, .unit = "GB/s", .group = group});
+    schema_.Add("disk-rate", &disk_gb_per_second_,
+                "The rate at which a node writes blocks to its disk, and reads them.",
+                {.min = 0.001, .max = 1e6, .unit = "GB/s", .group = group});
     schema_.Add("kv-latency", &options_.link.latency, "One way, between two nodes.",
                 {.min = absl::ZeroDuration(), .max = absl::Seconds(10), .group = group});
   }
@@ -143,6 +155,8 @@ class SimTraceCommand final : public Command {
       ASSIGN_OR_RETURN(options_.step_noise, ReadStepNoise({"step-noise", step_noise_}));
     }
     options_.link.bytes_per_second = kv_gb_per_second_ * 1e9;
+    options_.host_memory.bytes_per_second = host_gb_per_second_ * 1e9;
+    options_.disk.bytes_per_second = disk_gb_per_second_ * 1e9;
     options_.objectives = {objectives_.ttft, objectives_.itl};
     options_.seed = static_cast<uint64_t>(seed_);
     ASSIGN_OR_RETURN(const router::ServiceTiers tiers,
@@ -184,6 +198,9 @@ class SimTraceCommand final : public Command {
             {"step noise", step_noise_.empty() ? "none" : step_noise_},
             {"KV", absl::StrFormat("%d bytes a token, %g GB/s", options_.kv_bytes_per_token,
                                    kv_gb_per_second_)},
+            {"storage", absl::StrFormat("%d blocks in host memory at %g GB/s, %d on disk at %g",
+                                        options_.host_memory.blocks, host_gb_per_second_,
+                                        options_.disk.blocks, disk_gb_per_second_)},
             {"speed", absl::StrFormat("%g", arrivals_.speed)},
             {"seed", absl::StrCat(seed_)}};
   }
@@ -196,11 +213,13 @@ class SimTraceCommand final : public Command {
 
   config::Schema schema_;
   sim::TraceOptions options_ = {.kv_bytes_per_token = 327'680,
-                                .link = {.latency = absl::Microseconds(50)}};
+                                .link = {.latency = absl::Microseconds(50)},
+                                .disk = {.latency = absl::Microseconds(100)}};
   std::string model_cost_ = std::string(kDefaultModelCost);
   std::string step_noise_;
   std::vector<std::string> service_tiers_, service_mix_;
-  double kv_gb_per_second_ = 25;  // 200 Gbit/s
+  double kv_gb_per_second_ = 25;                             // 200 Gbit/s
+  double host_gb_per_second_ = 50, disk_gb_per_second_ = 5;  // PCIe 5 with 16 lanes; an NVMe disk
   sim::ArrivalOptions arrivals_;
   int32_t shrink_ = 1;
   ObjectiveFlags objectives_;

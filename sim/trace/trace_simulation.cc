@@ -128,6 +128,13 @@ NodeSeams TraceSimulation::MakeSeams() {
   seams.kv_plane = [this](KvPlaneSite site) {
     return std::make_unique<TimedPlane>(planes_, std::move(site));
   };
+  seams.storage = [this](StorageSite site) {
+    return TimedStorage::Create(
+        {.host = options_.host_memory,
+         .disk = options_.disk,
+         .block_bytes = topology_.block_tokens * options_.kv_bytes_per_token},
+        topology_.blocks_per_node, std::move(site));
+  };
   seams.step_time = [this](const cost::StepShape& shape) {
     // The factor was learned from gaps between tokens, so it counts for all between two steps.
     const double us = options_.step_cost.Predict(shape).us;
@@ -209,9 +216,10 @@ absl::StatusOr<int64_t> BlocksPerNode(const TraceOptions& options, const TraceSu
     return absl::InvalidArgumentError(
         absl::StrCat("nodes have ", blocks, " blocks, and the trace's longest sequence takes ",
                      longest, " of ", summary.block_tokens, " tokens"));
-  if (blocks > kSimulatedBlocksMax / std::max<int64_t>(1, nodes))
-    return absl::InvalidArgumentError(absl::StrCat(nodes, " nodes of ", blocks,
-                                                   " blocks each, expected at most ",
+  const int64_t stored = options.host_memory.blocks + options.disk.blocks;
+  if (blocks + stored > kSimulatedBlocksMax / std::max<int64_t>(1, nodes))
+    return absl::InvalidArgumentError(absl::StrCat(nodes, " nodes of ", blocks, " blocks and ",
+                                                   stored, " stored ones each, expected at most ",
                                                    kSimulatedBlocksMax, " blocks in all"));
   return blocks;
 }

@@ -16,6 +16,7 @@
 #include "sim/trace/service_mix.h"
 #include "sim/trace/step_noise.h"
 #include "sim/trace/timed_plane.h"
+#include "sim/trace/timed_storage.h"
 #include "sim/trace/trace_result.h"
 #include "sim/trace/trace_summary.h"
 #include "sim/trace/workload_source.h"
@@ -32,8 +33,9 @@ struct TraceOptions {
   StepNoise step_noise;  // of the times that step_cost predicts
   int64_t kv_bytes_per_token = 0;
   LinkOptions link;
-  absl::Duration step_gap;  // what a node itself does between two steps takes
-  absl::Duration itl_slo;   // a node's --itl-slo; 0 = none
+  TimedTier host_memory, disk;  // of each node, for blocks that its memory has no room for
+  absl::Duration step_gap;      // what a node itself does between two steps takes
+  absl::Duration itl_slo;       // a node's --itl-slo; 0 = none
   // A router's options of these names; their defaults are the routers'.
   absl::Duration prefill_wait_max = router::RouterOptions().prefill_wait_max;
   absl::Duration queue_deadline = router::RouterOptions().queue_deadline;

@@ -180,6 +180,36 @@ TEST(TraceSimulation, ReusesWhatACacheWithoutLimitCould) {
   EXPECT_LT(small->hit(), result->hit());
 }
 
+// What a small pool has no room for is read back, from host memory or from a slow disk.
+TEST(TraceSimulation, StorageKeepsWhatThePoolHasNoRoomFor) {
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  const auto requests = Conversations(seed, 12, 6, absl::Seconds(2));
+  TraceOptions options = SmallFleet();
+  options.blocks_per_node = 60;
+  const auto without = Replay(options, requests);
+  options.host_memory = {.blocks = 1000, .bytes_per_second = 1e9};
+  const auto host = Replay(options, requests), again = Replay(options, requests);
+  options.host_memory = {};
+  options.disk = {.blocks = 1000, .bytes_per_second = 1e8};
+  const auto disk = Replay(options, requests);
+  options.disk.bytes_per_second = 1e4;  // a block takes 51 s, its rows 0.05
+  const auto slow = Replay(options, requests);
+  for (const auto* result : {&without, &host, &again, &disk, &slow}) {
+    ASSERT_TRUE(result->ok()) << result->status();
+    EXPECT_EQ((*result)->answered, requests.size());
+  }
+  EXPECT_EQ(without->sources.host_memory + without->sources.disk, 0);
+  EXPECT_GT(host->sources.host_memory, 0);
+  EXPECT_EQ(host->sources.disk, 0);
+  EXPECT_GT(host->hit(), without->hit());
+  EXPECT_GE(host->hit(), 0.9 * Ceiling(requests)) << "it has room for all";
+  EXPECT_GT(disk->sources.disk, 0);
+  EXPECT_EQ(disk->sources.host_memory, 0);
+  EXPECT_EQ(host->sources.host_memory, again->sources.host_memory) << "the seed decides all";
+  EXPECT_LT(slow->sources.disk, disk->sources.disk) << "reading takes longer than computing";
+}
+
 TEST(TraceSimulation, EqualOptionsGiveEqualResults) {
   const auto requests = Conversations(7, 10, 4, absl::Milliseconds(150));
   TraceOptions options = SmallFleet();
@@ -292,6 +322,10 @@ TEST(TraceSimulation, RefusesWhatDoesNotFit) {
   options.blocks_per_node = kSimulatedBlocksMax / 4 + 1;
   EXPECT_THAT(std::string(Replay(options, requests).status().message()),
               HasSubstr("expected at most 67108864 blocks in all"));
+  options.blocks_per_node = 12;
+  options.disk = {.blocks = kSimulatedBlocksMax / 4, .bytes_per_second = 1e9};
+  EXPECT_THAT(std::string(Replay(options, requests).status().message()),
+              HasSubstr("12 blocks and 16777216 stored ones each"));
   options = SmallFleet();
   options.decode_nodes = kSimulatedNodesMax;
   EXPECT_THAT(std::string(Replay(options, requests).status().message()),
