@@ -30,101 +30,12 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
     case v1::NodeCommand::kLendBlocks:
     case v1::NodeCommand::kLoanAnswer:
     case v1::NodeCommand::kBorrowBlocks:
-      resources_.OnCommand(router, command, now);
+      if (resources_.OnCommand(router, command, now))
+        EndFetching(LeaseId(command.send_blocks().lease_id()), nullptr, now);
       return;
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
-}
-
-void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& command,
-                             absl::Time now) {
-  const node::LegKey key(router, command.leg());
-  if (const auto old = legs_.find(key); old != legs_.end()) {
-    if (command.leg().attempt() <= old->second.wire.attempt()) return;
-    End(old, "replaced by a newer attempt");
-  }
-  if (!resources_.stored_blocks().Drop(key, command.leg().attempt())) return;
-  const auto refuse = [&](const absl::Status& status) {
-    ledger_.Refuse(router, command.leg(), status, command.trace_id());
-  };
-  if (ledger_.draining()) return refuse(absl::UnavailableError("this node is draining"));
-  if (command.local_prefill_tokens_max() < -1) {
-    return refuse(absl::InvalidArgumentError(absl::StrCat(
-        "local_prefill_tokens_max: ", command.local_prefill_tokens_max(), ", expected >= -1")));
-  }
-  const auto time_allowed = node::ParseDeadline(command.deadline_s());
-  if (!time_allowed.ok()) return refuse(time_allowed.status());
-  auto input = node::ParseSequence(command.sequence(), command.leg().sequence_index(),
-                                   scheduler_.spec(), scheduler_.constraints());
-  if (!input.ok()) return refuse(input.status());
-  input->arrived = now;
-  input->forks_follow = command.forks_follow();
-  input->borrow_blocks_max = std::max<int64_t>(command.borrow_blocks_max(), 0);
-  input->arrived_us = command.arrived_us();
-  if (command.step_goal_us() > 0) input->step_goal = absl::Microseconds(command.step_goal_us());
-  if (const std::string& request = command.leg().request_id(); !request.empty())
-    input->group = absl::StrCat(router.value(), "/", request);
-  if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
-  const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
-  if (!sequence.ok()) return refuse(sequence.status());
-
-  Leg leg;
-  leg.wire = command.leg();
-  leg.trace_id = command.trace_id();
-  leg.sequence = *sequence;
-  leg.output_tokens = command.sequence().delivered_tokens();
-  leg.time_allowed = *time_allowed;
-  leg.deadline = now + *time_allowed;
-  const auto it = legs_.emplace(key, std::move(leg)).first;
-  by_sequence_.emplace(*sequence, it);
-  ledger_.LegTaken(command.leg(), command.trace_id());
-  ledger_.counters().set_requests(ledger_.counters().requests() + 1);
-  Reserve(it, command);
-}
-
-// Decides whether this node computes the rest of the prompt, and answers Reserved.
-void DecodeCore::Reserve(Legs::iterator it, const v1::StartDecode& command) {
-  Leg& leg = it->second;
-  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
-  const int64_t uncached = sequence.prompt_tokens - sequence.cached_tokens;
-  const int64_t local_max = command.local_prefill_tokens_max();
-  bool local = local_max == -1 || uncached <= local_max || scheduler_.CanFork(leg.sequence);
-  // Otherwise a prompt that takes blocks as it is computed has no room for another node's.
-  if (!local) local = !CanReceive(leg, command.prefill_blocks());
-  v1::NodeEvent event;
-  v1::Reserved& reserved = *event.mutable_reserved();
-  *reserved.mutable_leg() = leg.wire;
-  reserved.set_cached_tokens(static_cast<int32_t>(sequence.cached_tokens));
-  reserved.set_lent_units(leg.lent_units);
-  if (local) {
-    leg.phase = Phase::kComputing;
-    scheduler_.Schedule(leg.sequence);
-    reserved.set_computes_locally(true);
-  } else if (!scheduler_.AwaitPrompt(leg.sequence)) {
-    return RefuseForSlots(it);
-  } else {
-    leg.phase = Phase::kReceiving;
-    leg.lease = ledger_.NewLease();
-    leg.epoch = Epoch(1);
-    const engine::EngineSpec& spec = scheduler_.spec();
-    const kv::BlockLayout& layout = spec.layout;
-    leg.first_ordinal =
-        (sequence.cached_tokens + int64_t{leg.lent_units} * spec.unit_tokens) / layout.block_tokens;
-    const int32_t window_first = layout.FirstInWindow(sequence.prompt_tokens);
-    leg.lease_blocks = layout.BlocksFor(sequence.prompt_tokens) - leg.first_ordinal;
-    by_lease_.emplace(leg.lease, it);
-    const auto first = sequence.blocks.begin() + leg.first_ordinal;
-    ledger_.Transfer(transfer::OpenLease{.lease = leg.lease,
-                                         .epoch = leg.epoch,
-                                         .first_ordinal = static_cast<int32_t>(leg.first_ordinal),
-                                         .blocks = {first, first + leg.lease_blocks},
-                                         .deadline = leg.deadline,
-                                         .window_first_ordinal = window_first});
-    reserved.set_lease_id(leg.lease.value());
-    reserved.set_epoch(leg.epoch.value());
-  }
-  ledger_.Send(it->first.router, std::move(event));
 }
 
 // What was received and verified stays. The Reserved that answers waits for EpochRaised, which says
@@ -174,6 +85,7 @@ void DecodeCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   const auto it = legs_.find(key);
   if (TANDEM_MUTATED(kAbortIgnored)) return;
   resources_.stored_blocks().Drop(key, command.leg().attempt() + 1);
+  resources_.fetched_prompts().Drop(key, command.leg().attempt() + 1);
   retained_.Abort(router, command);
   if (it == legs_.end() || command.leg().attempt() < it->second.wire.attempt()) return;
   // The router knows all about the answer, but not what it cost other nodes.
@@ -273,7 +185,7 @@ void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now
 // The sender of an older epoch may have delivered everything just before the new epoch was
 // announced. That is just as good, because the tokens alone decide the blocks' contents.
 void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time now) {
-  resources_.Handle(event);
+  if (resources_.Handle(event)) return EndFetching(event.lease, &event, now);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
   const Legs::iterator it = found->second;
@@ -308,8 +220,8 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time now) {
   if (*reason != request::FinishReason::kNone) Finish(it, *reason);
 }
 
-void DecodeCore::Handle(const transfer::LeaseFailed& event, absl::Time) {
-  resources_.Handle(event);
+void DecodeCore::Handle(const transfer::LeaseFailed& event, absl::Time now) {
+  if (resources_.Handle(event)) return EndFetching(event.lease, nullptr, now);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
   if (found->second->second.phase == Phase::kClosing) return;

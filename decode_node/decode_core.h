@@ -18,10 +18,11 @@
 // sits out steps until they are granted (common/node/borrower.h).
 //
 // A command whose prompt's beginning lies in storage waits in StoredBlocks, before any of this,
-// while that is read. A Receiving leg answers LeaseFailed with LegFailed{sender_side} and waits for
-// NewEpoch; after EpochRaised it answers Reserved again, for another sender. An abort, a deadline
-// or the loss of the router ends a leg in every phase. If the leg had a lease, the lease's blocks
-// stay quarantined until LeaseDrained.
+// while that is read; one whose beginning lies on another node waits in FetchedPrompts. A Receiving
+// leg answers LeaseFailed with LegFailed{sender_side} and waits for NewEpoch; after EpochRaised it
+// answers Reserved again, for another sender. An abort, a deadline or the loss of the router ends a
+// leg in every phase. If the leg had a lease, the lease's blocks stay quarantined until
+// LeaseDrained.
 //
 // Thread safety: none; the engine thread (or the simulator) makes every call.
 // Invariants: each leg holds one sequence of the scheduler; a Receiving leg has exactly one open
@@ -105,11 +106,22 @@ class DecodeCore final : public node::NodeCore {
   using Legs = std::map<node::LegKey, Leg>;
 
   void StartDecode(node::RouterKey router, const v1::StartDecode& command, absl::Time now);
+  absl::StatusOr<node::SequenceInput> ParsePrompt(node::RouterKey router,
+                                                  const v1::StartDecode& command) const;
+  // The fetch under `lease` is over: admits the prompt that waited for it. `installed`: null unless
+  // all came.
+  void EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed, absl::Time now);
+  // Begins the leg, or refuses it. `waited`: as for Reserve.
+  void Admit(node::RouterKey router, const v1::StartDecode& command, node::SequenceInput input,
+             absl::Duration time_allowed, absl::Time deadline,
+             const node::FetchedPrompts::Waiting* waited);
   void NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
 
   // Decides whether this node computes the prompt or another one sends it, and answers Reserved.
-  void Reserve(Legs::iterator leg, const v1::StartDecode& command);
+  // `waited`: for the fetch of the prompt's beginning; null: it was not tried.
+  void Reserve(Legs::iterator leg, const v1::StartDecode& command,
+               const node::FetchedPrompts::Waiting* waited);
   // Whether another node can send the prompt here; decides which first units it is to lend.
   bool CanReceive(Leg& leg, int64_t prefill_blocks);
   // Ends a leg for whose prompt there are too few window slots.

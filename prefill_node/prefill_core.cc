@@ -38,7 +38,7 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
     case v1::NodeCommand::kLoanAnswer:
     case v1::NodeCommand::kBorrowBlocks:
       if (resources_.OnCommand(router, command, now))
-        EndFetching(LeaseId(command.send_blocks().lease_id()), now);
+        EndFetching(LeaseId(command.send_blocks().lease_id()), nullptr, now);
       return;
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
@@ -55,7 +55,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     }
     Abandon(old->second, "replaced by a newer attempt");
   }
-  if (!DropFetching(key, command.leg().attempt())) return;
+  if (!resources_.fetched_prompts().Drop(key, command.leg().attempt())) return;
   if (!resources_.stored_blocks().Drop(key, command.leg().attempt())) return;
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Refuse(router, command.leg(), status, command.trace_id());
@@ -70,9 +70,8 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
   if (!blocks.ok()) return refuse(blocks);
   if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
   ledger_.LegTaken(command.leg(), command.trace_id());
-  if (Fetch(router, command, *input, *time_allowed, now)) return;
-  Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed,
-        /*fetched=*/false);
+  if (resources_.fetched_prompts().Hold(router, command, *input, *time_allowed, now)) return;
+  Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed, nullptr);
 }
 
 absl::StatusOr<node::SequenceInput> PrefillCore::ParsePrompt(const v1::Prefill& command) const {
@@ -120,66 +119,25 @@ absl::Status PrefillCore::CheckBlocks(const v1::Prefill& command, int64_t prompt
   return absl::OkStatus();
 }
 
-bool PrefillCore::DropFetching(const node::LegKey& key, uint32_t attempt) {
-  for (auto it = fetching_.begin(); it != fetching_.end(); ++it) {
-    const Fetching& fetching = it->second;
-    const node::LegKey other(fetching.router, fetching.command.leg());
-    if (key < other || other < key) continue;
-    if (attempt <= fetching.command.leg().attempt()) return false;
-    fetching_.erase(it);
-    return true;
-  }
-  return true;
-}
-
-bool PrefillCore::Fetch(node::RouterKey router, const v1::Prefill& command,
-                        const node::SequenceInput& input, absl::Duration time_allowed,
-                        absl::Time now) {
-  // Tokens that are scored must be computed here.
-  if (command.fetch_blocks() <= 0 || input.prompt_logprobs.has_value()) return false;
-  std::vector<kv::BlockHash> hashes = scheduler_.HashesOf(input);
-  const kv::BlockLayout& layout = scheduler_.spec().layout;
-  const auto prompt = static_cast<int64_t>(input.prompt.size());
-  // At least the last token is computed, so that there is a row to sample from.
-  const int64_t useful =
-      std::min<int64_t>(command.fetch_blocks(), (prompt - 1) / layout.block_tokens);
-  hashes.resize(static_cast<size_t>(std::clamp<int64_t>(useful, 0, std::ssize(hashes))));
-  // What the holder has of the next block is not full. Again, the last token is computed.
-  const int64_t first_after = useful * layout.block_tokens;
-  const int64_t after = std::min<int64_t>(prompt - 1 - first_after, layout.block_tokens - 1);
-  const auto tokens_after =
-      absl::MakeConstSpan(input.prompt)
-          .subspan(static_cast<size_t>(first_after), useful < command.fetch_blocks() ? 0 : after);
-  const auto lease = resources_.prefix_fetch().Begin(
-      router, {command.fetch_from_node_id(), command.fetch_from_incarnation()},
-      {.hashes = hashes, .tokens_after = tokens_after, .prompt_blocks = layout.BlocksFor(prompt)},
-      time_allowed, now);
-  if (!lease.has_value()) return false;
-  fetching_.emplace(*lease, Fetching{router, command, time_allowed, now + time_allowed});
-  return true;
-}
-
-void PrefillCore::EndFetching(LeaseId lease, absl::Time now) {
-  const auto it = fetching_.find(lease);
-  if (it == fetching_.end()) return;  // the leg has ended
-  const Fetching fetching = std::move(it->second);
-  fetching_.erase(it);
-  auto input = ParsePrompt(fetching.command);
+void PrefillCore::EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed,
+                              absl::Time now) {
+  const auto waited = resources_.fetched_prompts().Take(lease, installed);
+  if (!waited.has_value()) return;  // the leg has ended
+  const v1::Prefill& command = waited->command.prefill();
+  auto input = ParsePrompt(command);
   if (ledger_.draining()) input = absl::UnavailableError("this node is draining");
-  if (fetching.deadline <= now)
+  if (waited->deadline <= now)
     input = absl::DeadlineExceededError("the prompt's beginning was not fetched in time");
-  if (!input.ok()) {
-    return ledger_.Refuse(fetching.router, fetching.command.leg(), input.status(),
-                          fetching.command.trace_id());
-  }
-  input->arrived = fetching.deadline - fetching.time_allowed;
-  Begin(fetching.router, fetching.command, *std::move(input), fetching.time_allowed,
-        fetching.deadline, /*fetched=*/true);
+  if (!input.ok())
+    return ledger_.Refuse(waited->leg.router, command.leg(), input.status(), command.trace_id());
+  input->arrived = waited->deadline - waited->time_allowed;
+  Begin(waited->leg.router, command, *std::move(input), waited->time_allowed, waited->deadline,
+        &*waited);
 }
 
 void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
                         node::SequenceInput input, absl::Duration time_allowed, absl::Time deadline,
-                        bool fetched) {
+                        const node::FetchedPrompts::Waiting* waited) {
   const auto sequence = scheduler_.Admit(std::move(input), /*generates=*/false);
   if (!sequence.ok()) {
     return ledger_.Refuse(router, command.leg(), sequence.status(), command.trace_id());
@@ -199,7 +157,8 @@ void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
                                .host = command.receiver_host()},
                   .lease = LeaseId(command.lease_id()),
                   .lent_units = std::max(0, command.lent_units()),
-                  .fetch_declined = command.fetch_blocks() > 0 && !fetched,
+                  .fetch_declined = command.fetch_blocks() > 0 && waited == nullptr,
+                  .fetched = waited != nullptr ? waited->fetched : std::nullopt,
                   .progressed = deadline - time_allowed};
   const auto it = exports_.emplace(ledger_.NewExport(), std::move(exported)).first;
   legs_.emplace(key, it);
@@ -239,7 +198,7 @@ void PrefillCore::OpenIfPossible(Exports::iterator it) {
 // Ends a leg in whatever phase it is; ignores unknown legs and older attempts.
 void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   const node::LegKey key(router, command.leg());
-  DropFetching(key, command.leg().attempt() + 1);
+  resources_.fetched_prompts().Drop(key, command.leg().attempt() + 1);
   resources_.stored_blocks().Drop(key, command.leg().attempt() + 1);
   const auto found = legs_.find(key);
   if (found == legs_.end() || command.leg().attempt() < found->second->second.wire.attempt()) {
@@ -252,7 +211,6 @@ void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
 
 void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
   resources_.OnRouterLost(router);
-  std::erase_if(fetching_, [&](const auto& entry) { return entry.second.router == router; });
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (leg->first.router == router) Abandon(leg->second, "router lost");
@@ -448,6 +406,7 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
   *finished.mutable_leg() = exported.wire;
   *finished.mutable_tokens() = sequence.PromptSources();
   finished.set_fetch_declined(exported.fetch_declined);
+  if (exported.fetched.has_value()) *finished.mutable_fetched() = *exported.fetched;
   ledger_.CountPrompt(finished.tokens());
   if (sequence.lent_units() < exported.lent_units)
     unfinished_.push_back(it->first);

@@ -2,12 +2,12 @@
 // decode node as soon as they are complete, and samples the first token.
 //
 //   Prefill ─▶ Refused
-//      └─▶ (loading) ─▶ (Fetching) ─▶ Computing ──prompt's last row──▶ Pushed ──ExportDone──▶ gone
+//      └─▶ (loading) ─▶ (fetching) ─▶ Computing ──prompt's last row──▶ Pushed ──ExportDone──▶ gone
 //      (blocks stay as cache)
 //              └── abort, deadline, router lost, step failed ──▶ Abandoned
 //
 // A prompt whose beginning lies in storage waits in StoredBlocks while that is read. One whose
-// beginning lies on another node waits in Fetching while that is brought here. Both hold no
+// beginning lies on another node waits in FetchedPrompts while that is brought here. Both hold no
 // sequence and no export yet, and are computed whatever becomes of the load and the fetch.
 //
 // A prompt whose decode node has room for its end only lends its first units while it is computed
@@ -74,7 +74,7 @@ class PrefillCore final : public node::NodeCore {
   // Prompts are not migrated: each is computed soon, and only this node has its blocks.
   void StartMigration(absl::Time, absl::Duration) override {}
   bool preparing() const override { return scheduler_.following_constraints(); }
-  bool idle() const override { return exports_.empty() && fetching_.empty() && resources_.idle(); }
+  bool idle() const override { return exports_.empty() && resources_.idle(); }
 
  private:
   using SequenceId = node::SequenceId;
@@ -94,7 +94,8 @@ class PrefillCore final : public node::NodeCore {
     LeaseId lease;
     bool opened = false;          // the KV plane knows it
     int32_t lent_units = 0;       // that are to be lent
-    bool fetch_declined = false;  // as in PrefillFinished
+    bool fetch_declined = false;  // as in PrefillFinished, as the next one
+    std::optional<v1::FetchedKv> fetched;
     // Of a prompt that is computed while units of it are still to be lent.
     std::optional<v1::GeneratedToken> first_token;
     // Of a prompt that lends: the tokens that were computed and the units that were lent, and when
@@ -103,14 +104,6 @@ class PrefillCore final : public node::NodeCore {
     absl::Time progressed;
   };
   using Exports = std::map<ExportId, Export>;
-  // A prompt whose beginning is being fetched.
-  struct Fetching {
-    node::RouterKey router;
-    v1::Prefill command;
-    absl::Duration time_allowed;
-    absl::Time deadline;
-  };
-  using Fetchings = std::map<LeaseId, Fetching>;
   // Blocks that the running step completes.
   struct Push {
     ExportId export_id;
@@ -119,23 +112,18 @@ class PrefillCore final : public node::NodeCore {
 
   void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
-  // Forgets an attempt that is being fetched for; false if `attempt` is no newer than it.
-  bool DropFetching(const node::LegKey& key, uint32_t attempt);
-  // Fetches the prompt's beginning if the command names a holder and that saves work. False: the
-  // prompt can be admitted now.
-  bool Fetch(node::RouterKey router, const v1::Prefill& command, const node::SequenceInput& input,
-             absl::Duration time_allowed, absl::Time now);
-  // The fetch under `lease` is over: computes the prompt.
-  void EndFetching(LeaseId lease, absl::Time now);
+  // The fetch under `lease` is over: computes the prompt. `installed`: null unless all came.
+  void EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed, absl::Time now);
   absl::StatusOr<node::SequenceInput> ParsePrompt(const v1::Prefill& command) const;
   // Errors: kInvalidArgument when the receiver lacks no block of the prompt, or this node cannot
   // lend what it is to lend.
   absl::Status CheckBlocks(const v1::Prefill& command, int64_t prompt_tokens) const;
   // The first block that the receiver lacks.
   int64_t FirstOrdinal(const v1::Prefill& command) const;
-  // Admits the prompt and opens its export. `fetched`: a fetch of its beginning was tried.
+  // Admits the prompt and opens its export. `waited`: for its fetch; null: it was not tried.
   void Begin(node::RouterKey router, const v1::Prefill& command, node::SequenceInput input,
-             absl::Duration time_allowed, absl::Time deadline, bool fetched);
+             absl::Duration time_allowed, absl::Time deadline,
+             const node::FetchedPrompts::Waiting* waited);
 
   // Opens the export, if the sequence has its blocks, and pushes what is computed.
   void OpenIfPossible(Exports::iterator it);
@@ -162,10 +150,10 @@ class PrefillCore final : public node::NodeCore {
   void Handle(const transfer::ExportDone& event, absl::Time now);
   void Handle(const transfer::ExportFailed& event, absl::Time now);
   void Handle(const transfer::LeaseInstalled& event, absl::Time now) {
-    if (resources_.Handle(event)) EndFetching(event.lease, now);
+    if (resources_.Handle(event)) EndFetching(event.lease, &event, now);
   }
   void Handle(const transfer::LeaseFailed& event, absl::Time now) {
-    if (resources_.Handle(event)) EndFetching(event.lease, now);
+    if (resources_.Handle(event)) EndFetching(event.lease, nullptr, now);
   }
   void Handle(const transfer::EpochRaised&, absl::Time) {}
   void Handle(const transfer::LeaseDrained& event, absl::Time) { resources_.Handle(event); }
@@ -173,8 +161,6 @@ class PrefillCore final : public node::NodeCore {
   node::NodeResources& resources_;
   node::SequenceScheduler& scheduler_ = resources_.scheduler();
   node::NodeLedger& ledger_ = resources_.ledger();
-  // Bound: PrefixFetch::kFetchesMax (64).
-  Fetchings fetching_;
   // Bound: exports_max (4,096).
   Exports exports_;
   // Bound: one for each export.

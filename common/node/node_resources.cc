@@ -37,6 +37,7 @@ void NodeResources::OnRouterJoined(RouterKey router) {
 void NodeResources::OnRouterLost(RouterKey router) {
   borrower_.OnRouterLost(router);
   prefix_migration_.OnRouterLost(router);
+  fetched_prompts_.OnRouterLost(router);
   stored_blocks_.OnRouterLost(router);
 }
 
@@ -173,7 +174,7 @@ v1::NodeLoad NodeResources::load() const {
 
 bool NodeResources::idle() const {
   return scheduler_.size() == 0 && prefix_migration_.idle() && prefix_fetch_.idle() &&
-         stored_blocks_.idle() && borrower_.idle() && lender_.idle();
+         fetched_prompts_.idle() && stored_blocks_.idle() && borrower_.idle() && lender_.idle();
 }
 
 }  // namespace tandem::node

@@ -21,6 +21,7 @@
 #include "common/kv/block_owners.h"
 #include "common/lending/lending.h"
 #include "common/node/borrower.h"
+#include "common/node/fetched_prompts.h"
 #include "common/node/lender.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
@@ -74,10 +75,9 @@ class NodeResources {
   void OnRouterJoined(RouterKey router);
   void OnRouterLost(RouterKey router);
   // Commands about blocks and loans; those for legs have no effect. True: no node has the blocks of
-  // the fetch that SendBlocks names, and the prompt that waited for them can be admitted.
+  // the fetch that SendBlocks names, and fetched_prompts().Take returns the prompt that waited.
   bool OnCommand(RouterKey router, const v1::NodeCommand& command, absl::Time now);
-  // Events of the legs' leases and exports have no effect. True: a fetch is over, and the prompt
-  // that waited for it can be admitted.
+  // Events of the legs' leases and exports have no effect. True: a fetch is over; as above.
   bool Handle(const transfer::LeaseInstalled& event);
   bool Handle(const transfer::LeaseFailed& event);
   void Handle(const transfer::LeaseDrained& event);
@@ -109,7 +109,7 @@ class NodeResources {
   SequenceScheduler& scheduler() { return scheduler_; }
   const SequenceScheduler& scheduler() const { return scheduler_; }
   NodeLedger& ledger() { return ledger_; }
-  PrefixFetch& prefix_fetch() { return prefix_fetch_; }
+  FetchedPrompts& fetched_prompts() { return fetched_prompts_; }
   StoredBlocks& stored_blocks() { return stored_blocks_; }
   Borrower& borrower() { return borrower_; }
 
@@ -122,6 +122,7 @@ class NodeResources {
   NodeLedger ledger_;
   PrefixMigration prefix_migration_{scheduler_, ledger_};
   PrefixFetch prefix_fetch_{scheduler_, ledger_};
+  FetchedPrompts fetched_prompts_{scheduler_, prefix_fetch_};
   StoredBlocks stored_blocks_;
   Borrower borrower_;
   Lender lender_;

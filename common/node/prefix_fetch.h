@@ -1,5 +1,6 @@
-// Brings the beginning of a prompt's KV to a prefill node from another node that holds it, so that
-// it is not computed twice: a conversation's history lies on the decode node that generated it.
+// Brings the beginning of a prompt's KV to the node that computes the rest from another node that
+// holds it, so that it is not computed twice: a conversation's history lies on the decode node that
+// generated it.
 // This class is both ends. An ordinary KV transfer (lease and export) moves the blocks, as in
 // PrefixMigration; they are named by their hashes. The history's last block is not full and has no
 // hash: the sender finds it by the tokens that follow the others (part_index.h), sends it as one

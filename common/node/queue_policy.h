@@ -18,9 +18,11 @@
 namespace tandem::node {
 
 enum class QueueOrder {
-  kArrival,         // priorities do not matter
-  kPriority,        // each level below another counts as kPriorityLevel of waiting
-  kShortestPrompt,  // as kPriority, and a prompt counts as arriving when it could be computed
+  kArrival,   // priorities do not matter
+  kPriority,  // each level below another counts as kPriorityLevel of waiting
+  // As kPriority, and a prompt counts as arriving when it could be computed. So of two prompts the
+  // one goes first of which less is left to compute, less the time that it has waited.
+  kShortestPrompt,
 };
 
 // What a level of priority is worth: as --priority-level of a router, unless it is changed there.

@@ -26,7 +26,8 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::D
 }
 
 void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
-                          int32_t local_prefill_tokens_max, int64_t prefill_blocks) {
+                          int32_t local_prefill_tokens_max, int64_t prefill_blocks,
+                          const std::optional<PrefixHolder>& holder) {
   v1::NodeCommand command;
   v1::StartDecode& start = *command.mutable_start_decode();
   *start.mutable_leg() = commands_.NameOf(state_.attempt);
@@ -40,6 +41,8 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
     start.set_borrow_blocks_max(node->borrow_blocks_max);
   start.set_arrived_us(absl::ToUnixMicros(input.arrived));
   start.set_prefill_blocks(prefill_blocks);
+  state_.holder = holder;
+  if (holder.has_value()) NameHolder(*holder, context_.fleet, start);
   if (state_.step_goal != absl::InfiniteDuration())
     start.set_step_goal_us(absl::ToInt64Microseconds(state_.step_goal));
   start.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
@@ -49,7 +52,7 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
 void DecodeLeg::OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens) {
   if (!state_.reserved) {
     context_.fleet.DecodeReserved(state_.node, state_.blocks);
-    context_.fleet.PrefixChecked(state_.node, state_.claimed_tokens, reserved.cached_tokens());
+    CheckHolders(reserved);
   }
   state_.reserved = true;
   state_.lease = reserved.lease_id();
@@ -60,6 +63,16 @@ void DecodeLeg::OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens) 
   state_.lent_units = std::max(0, reserved.lent_units());
   state_.received_tokens =
       std::clamp<int64_t>(reserved.received_tokens(), 0, prompt_tokens - state_.cached_tokens);
+}
+
+// What was fetched counts as cached.
+void DecodeLeg::CheckHolders(const v1::Reserved& reserved) {
+  context_.fleet.PrefixChecked(state_.node, state_.claimed_tokens, reserved.cached_tokens());
+  if (!state_.holder.has_value() || reserved.fetch_declined()) return;
+  if (reserved.has_fetched())
+    context_.fleet.KvTransferDone(state_.holder->node, state_.node, reserved.fetched());
+  const int64_t held = int64_t{state_.holder->blocks} * context_.fleet.block_tokens();
+  context_.fleet.PrefixChecked(state_.holder->node, held, reserved.cached_tokens());
 }
 
 void DecodeLeg::OnInstalled() {

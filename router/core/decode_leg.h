@@ -12,12 +12,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "router/core/leg_commands.h"
 #include "router/core/placed_prompt.h"
+#include "router/core/prefix_holder.h"
 #include "router/core/request_input.h"
 #include "router/core/sequence_context.h"
 #include "router/placement/pair_placement.h"
@@ -36,9 +38,11 @@ class DecodeLeg {
   // !live(); the node has joined.
   void Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal);
   // Asks the node for a lease. `local_prefill_tokens_max`: uncached prompt tokens that the node
-  // computes itself; -1 = all of them. `prefill_blocks`: as StartDecode's.
+  // computes itself; -1 = all of them. `prefill_blocks`: as StartDecode's. `holder`: of what a node
+  // that computes the prompt is to fetch before.
   void SendStart(const RequestInput& input, v1::SequenceSpec sequence,
-                 int32_t local_prefill_tokens_max, int64_t prefill_blocks);
+                 int32_t local_prefill_tokens_max, int64_t prefill_blocks,
+                 const std::optional<PrefixHolder>& holder);
   // The node granted the lease, or (after SendNewEpoch) says what the prompt still lacks.
   // `prompt_tokens`: as for Place.
   void OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens);
@@ -83,6 +87,8 @@ class DecodeLeg {
   int64_t tokens_held() const { return state_.cached_tokens + state_.received_tokens; }
 
  private:
+  // Compares what the node says that it has with what the index said of it and of the holder.
+  void CheckHolders(const v1::Reserved& reserved);
   // The node no longer computes the prompt, as far as the fleet's figures go.
   void EndLocalPrefill();
 
@@ -95,7 +101,8 @@ class DecodeLeg {
     absl::Duration step_goal = absl::InfiniteDuration();  // in the fleet's figures
     int64_t beyond = 0;   // that the prompt needs of other nodes; in the fleet's figures
     double local_us = 0;  // predicted, of the prompt that the node computes; in the fleet's figures
-    int64_t claimed_tokens = 0;  // that it holds, by the index
+    int64_t claimed_tokens = 0;          // that it holds, by the index
+    std::optional<PrefixHolder> holder;  // that it is to fetch from
     uint64_t lease = 0;
     uint32_t epoch = 0;
     int64_t cached_tokens = 0, received_tokens = 0;

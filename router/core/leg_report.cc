@@ -38,6 +38,14 @@ void Bound(v1::Installed& installed) {
   if (installed.transport().size() > kTransportNameMax) installed.clear_transport();
 }
 
+void Bound(v1::FetchedKv& fetched) {
+  fetched.set_kv_bytes_received(
+      std::clamp<int64_t>(fetched.kv_bytes_received(), 0, kReportedBytesMax));
+  fetched.set_kv_transfer_ms(Milliseconds(fetched.kv_transfer_ms()));
+  fetched.set_kv_receive_ms(Milliseconds(fetched.kv_receive_ms()));
+  if (fetched.transport().size() > kTransportNameMax) fetched.clear_transport();
+}
+
 void Bound(v1::LentUse& lent) {
   auto& creditors = *lent.mutable_creditors();
   if (creditors.size() > Fleet::kDebtsMax)
@@ -58,8 +66,13 @@ void Bound(v1::LentUse& lent) {
 
 v1::NodeEvent BoundedLegReport(const v1::NodeEvent& event) {
   v1::NodeEvent bounded = event;
-  if (bounded.has_prefill_finished() && bounded.prefill_finished().has_tokens())
-    Bound(*bounded.mutable_prefill_finished()->mutable_tokens());
+  if (bounded.has_prefill_finished()) {
+    v1::PrefillFinished& finished = *bounded.mutable_prefill_finished();
+    if (finished.has_tokens()) Bound(*finished.mutable_tokens());
+    if (finished.has_fetched()) Bound(*finished.mutable_fetched());
+  }
+  if (bounded.has_reserved() && bounded.reserved().has_fetched())
+    Bound(*bounded.mutable_reserved()->mutable_fetched());
   if (bounded.has_installed()) Bound(*bounded.mutable_installed());
   if (bounded.has_leg_finished() && bounded.leg_finished().has_lent())
     Bound(*bounded.mutable_leg_finished()->mutable_lent());

@@ -19,10 +19,10 @@ inline constexpr int64_t kReportedCountMax = std::numeric_limits<int32_t>::max()
 inline constexpr int64_t kReportedBytesMax = int64_t{1} << 50;
 inline constexpr absl::Duration kReportedTimeMax = absl::Hours(24);
 
-// The event as the node sent it, but for PrefillFinished, Installed and LegFinished: there figures
-// that cannot be are replaced by the nearest that can, times that are not finite by 0, a share
-// likewise; a transport's name of more than kTransportNameMax bytes is left out; of creditors
-// Fleet::kDebtsMax are kept, and of their names kNodeIdBytesMax bytes.
+// The event as the node sent it, but for Reserved, PrefillFinished, Installed and LegFinished:
+// there figures that cannot be are replaced by the nearest that can, times that are not finite by
+// 0, a share likewise; a transport's name of more than kTransportNameMax bytes is left out; of
+// creditors Fleet::kDebtsMax are kept, and of their names kNodeIdBytesMax bytes.
 v1::NodeEvent BoundedLegReport(const v1::NodeEvent& event);
 
 }  // namespace tandem::router

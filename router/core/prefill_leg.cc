@@ -24,7 +24,7 @@ bool PrefillLeg::PlanHolds() const {
 }
 
 void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
-                      const std::optional<Holder>& holder) {
+                      const std::optional<PrefixHolder>& holder) {
   state_.attempt = commands_.NextAttempt();
   state_.live = true;
   ++state_.tries;
@@ -51,18 +51,15 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::Se
       prefill.set_borrow_blocks_max(node->borrow_blocks_max);
     prefill.set_arrived_us(absl::ToUnixMicros(input.arrived));
   }
-  const Node* from = holder.has_value() ? context_.fleet.Find(holder->node) : nullptr;
-  if (from != nullptr) {
-    prefill.set_fetch_from_node_id(from->id.value());
-    prefill.set_fetch_from_incarnation(from->incarnation.value());
-    prefill.set_fetch_blocks(holder->blocks);
-  }
+  if (holder.has_value()) NameHolder(*holder, context_.fleet, prefill);
   commands_.Send(state_.node, std::move(command));
 }
 
 void PrefillLeg::OnFinished(const v1::PrefillFinished& finished) {
   state_.finished = true;
   ReleaseTokens();
+  if (state_.holder.has_value() && finished.has_fetched())
+    context_.fleet.KvTransferDone(state_.holder->node, state_.node, finished.fetched());
   if (state_.retained || state_.scored) return;
   // What the index said of the node, and of the one that it was to fetch from.
   // Tokens that were fetched count as cached. The index knows whole blocks only.

@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "router/core/decode_leg.h"
 #include "router/core/leg_commands.h"
+#include "router/core/prefix_holder.h"
 #include "router/core/request_input.h"
 #include "router/core/sequence_context.h"
 #include "tandem/v1/fleet.pb.h"
@@ -42,15 +43,10 @@ class PrefillLeg {
   // Whether the planned node can still be sent the leg: it is there, and takes work unless it
   // retained the KV.
   bool PlanHolds() const;
-  // A node that holds more of the prompt's beginning than the planned node.
-  struct Holder {
-    NodeKey node;
-    int32_t blocks = 0;  // the prompt's first ones
-  };
   // Tells the planned node to compute, to fetch what `holder` has before (if there is one), and to
   // send to `decode`'s lease. REQUIRES: a node is planned; the decode node has joined.
   void Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
-            const std::optional<Holder>& holder);
+            const std::optional<PrefixHolder>& holder);
   // The node has computed its part. `finished` says which tokens it had, and whether it declined
   // to fetch.
   void OnFinished(const v1::PrefillFinished& finished);
@@ -88,7 +84,7 @@ class PrefillLeg {
     double work_us = 0;  // predicted, of `tokens`
     int tries = 0;
     int64_t prompt_tokens = 0;
-    std::optional<Holder> holder;
+    std::optional<PrefixHolder> holder;
     bool scored = false;  // all of the prompt is computed, for its scores
   };
 

@@ -266,6 +266,7 @@ absl::Status RouterCore::OnLegEvent(const Node& node, const v1::NodeEvent& event
 }
 
 absl::Status RouterCore::OnLegReport(const Node& node, const v1::NodeEvent& event, absl::Time now) {
+  if (event.has_reserved()) return OnLegEvent(node, event, event.reserved(), now);
   if (event.has_prefill_finished()) return OnLegEvent(node, event, event.prefill_finished(), now);
   if (event.has_installed()) return OnLegEvent(node, event, event.installed(), now);
   const v1::LegFinished& finished = event.leg_finished();
@@ -310,12 +311,11 @@ absl::Status RouterCore::OnTokens(const Node& node, const v1::TokensGenerated& t
 
 absl::Status RouterCore::OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now) {
   switch (event.event_case()) {
-    case v1::NodeEvent::kReserved:
-      return OnLegEvent(node, event, event.reserved(), now);
     case v1::NodeEvent::kRefused:
       return OnLegEvent(node, event, event.refused(), now);
     case v1::NodeEvent::kPromptScored:
       return OnLegEvent(node, event, event.prompt_scored(), now);
+    case v1::NodeEvent::kReserved:
     case v1::NodeEvent::kPrefillFinished:
     case v1::NodeEvent::kInstalled:
     case v1::NodeEvent::kLegFinished:

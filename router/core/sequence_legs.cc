@@ -61,29 +61,36 @@ int64_t SequenceLegs::HeldTokens() {
   return static_cast<int64_t>(*held_blocks_) * context_.fleet.block_tokens();
 }
 
-void SequenceLegs::Start(const Placement& placement, bool wants_scores) {
+void SequenceLegs::Start(const Placement& placement, bool wants_scores, absl::Time now) {
   decode_.Place(placement, prompt_.size(),
                 input_.TierOr(context_.options.default_tier).StepWithin());
   TouchPrefix(placement.decode, placement.decode_cached_tokens);
   prefill_.Clear();
   int32_t local_max = placement.local_prefill_tokens_max;
   int64_t prefill_blocks = 0;
+  // Beside other sequences of the request the prompt is there, or is being computed.
+  bool may_fetch = !placement.beside && !wants_scores;
   const Node* keeper = retained_.has_value() ? context_.fleet.Find(retained_->node) : nullptr;
   if (keeper != nullptr) {
     PlanPrefill(keeper->key, prompt_.size());
     prefill_.MarkRetained();
     local_max = 0;
+    may_fetch = false;
   } else if (placement.prefill.has_value()) {
     const Node& node = *context_.fleet.Find(*placement.prefill);
     if (!wants_scores && !was_split_)
       prefill_blocks = BlocksToLendFrom(node, *context_.fleet.Find(placement.decode));
-    if (prefill_blocks > 0 || CanCompute(node))
+    if (prefill_blocks > 0 || CanCompute(node)) {
       PlanPrefill(*placement.prefill, placement.prefill_cached_tokens);
-    else
+      may_fetch = false;
+    } else {
       local_max = -1;
+    }
   }
+  const auto holder = may_fetch ? FindHolder(placement.decode, now) : std::nullopt;
   // Retained KV is always sent, however short the prompt is.
-  decode_.SendStart(input_, commands_.SpecOf(prompt_, wants_scores), local_max, prefill_blocks);
+  decode_.SendStart(input_, commands_.SpecOf(prompt_, wants_scores), local_max, prefill_blocks,
+                    holder);
 }
 
 int64_t SequenceLegs::BlocksToLendFrom(const Node& prefill, const Node& decode) const {
@@ -142,16 +149,14 @@ bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
   was_split_ |= decode_.lent_units() > 0;
   // Scores need every row, and retained KV is complete.
   const bool may_fetch = !wants_scores && !prefill_.retained();
-  const auto holder = may_fetch ? FindHolder(now) : std::nullopt;
-  if (holder.has_value())
-    TouchPrefix(holder->node, int64_t{holder->blocks} * context_.fleet.block_tokens());
+  const auto holder = may_fetch ? FindHolder(prefill_.node(), now) : std::nullopt;
   prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wants_scores), holder);
   return true;
 }
 
-std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
+std::optional<PrefixHolder> SequenceLegs::FindHolder(NodeKey computing, absl::Time now) {
   const int64_t tokens_min = context_.options.fetch_tokens_min;
-  const Node* planned = context_.fleet.Find(prefill_.node());
+  const Node* planned = context_.fleet.Find(computing);
   // Nodes of other numerics name their blocks alike only within the fleet's own rules for mixing.
   if (tokens_min == 0 || planned == nullptr || context_.fleet.mixes_numerics()) return std::nullopt;
   const absl::Span<const kv::BlockHash> all =
@@ -159,7 +164,7 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const auto usable = static_cast<size_t>((prompt_.size() - 1) / planned->block_tokens);
   const absl::Span<const kv::BlockHash> hashes = all.first(std::min(usable, all.size()));
   const PrefixIndex& index = context_.index;
-  std::optional<PrefillLeg::Holder> best;
+  std::optional<PrefixHolder> best;
   int64_t most = 0;  // blocks that the best one is trusted to hold
   ReadTokens best_stored;
   int64_t best_sends = 0;
@@ -174,7 +179,7 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
     const std::tuple cost = {stored.disk, stored.host, node->prompts_sent()};
     if (trusted == most && cost >= std::tuple(best_stored.disk, best_stored.host, best_sends))
       return;
-    best = PrefillLeg::Holder{node->key, blocks};
+    best = PrefixHolder{node->key, blocks};
     most = trusted;
     best_stored = stored;
     best_sends = node->prompts_sent();
@@ -193,7 +198,9 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const FetchTimes fetch =
       context_.fleet.Fetching(*context_.fleet.Find(best->node), *planned,
                               here * planned->block_tokens, missing, best_stored);
-  return fetch.pays() ? best : std::nullopt;
+  if (!fetch.pays()) return std::nullopt;
+  TouchPrefix(best->node, int64_t{best->blocks} * planned->block_tokens);
+  return best;
 }
 
 void SequenceLegs::BeginNewEpoch(absl::Time now, bool may_send) {

@@ -60,7 +60,7 @@ class SequenceLegs {
   bool AvoidsNodes(absl::Time now) const { return failed_.any(now); }
   // Starts the decode leg and plans the prefill leg. A node that retained the sequence's KV becomes
   // the prefill node. `wants_scores`, here and below: the prompt's scores are still to be computed.
-  void Start(const Placement& placement, bool wants_scores);
+  void Start(const Placement& placement, bool wants_scores, absl::Time now);
   // Sends the prefill leg to the planned node if that still takes it, else to another one. False if
   // no node takes it. REQUIRES: the decode leg is reserved.
   bool StartPrefill(bool wants_scores, absl::Time now);
@@ -90,10 +90,10 @@ class SequenceLegs {
   };
 
   PlacementRequest MakePlacementRequest(absl::Time now);
-  // The node from which the planned prefill node should fetch the prompt's beginning: the one that
-  // holds most of it, if fetching that is predicted to take less time than computing it; of equal
-  // ones the decode node, then the one that sends fewer prompts' KV.
-  std::optional<PrefillLeg::Holder> FindHolder(absl::Time now);
+  // The node from which `computing`, which computes the prompt, should fetch its beginning: the one
+  // that holds most of it, if fetching that is predicted to take less time than computing it; of
+  // equal ones the decode node, then the one that sends fewer prompts' KV.
+  std::optional<PrefixHolder> FindHolder(NodeKey computing, absl::Time now);
   // Blocks of the prefill node, if it can compute the prompt and lend its beginning because one of
   // the two nodes cannot hold it; 0: it cannot, or need not.
   int64_t BlocksToLendFrom(const Node& prefill, const Node& decode) const;

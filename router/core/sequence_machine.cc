@@ -123,7 +123,7 @@ std::optional<absl::Status> SequenceMachine::LateRefusal(absl::Duration before,
 void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
   was_placed_ = true;
   answer_.DropWaiting();
-  legs_.Start(placement, answer_.AwaitsScores());
+  legs_.Start(placement, answer_.AwaitsScores(), now);
   answer_.report().OnStartDecode(legs_.decode().node_id());
   answer_.KeepDecision(placement.decision, now);
   answer_.steps().OnPlaced(now, placement.first_token_predicted);

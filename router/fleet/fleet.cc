@@ -407,24 +407,33 @@ std::vector<NodeKey> Fleet::Silent(absl::Time now, absl::Duration lost_after) co
 }
 
 void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& installed) {
+  v1::FetchedKv received;
+  received.set_kv_bytes_received(installed.kv_bytes_received());
+  received.set_kv_transfer_ms(installed.kv_transfer_ms());
+  received.set_kv_receive_ms(installed.kv_receive_ms());
+  received.set_transport(installed.transport());
+  KvTransferDone(from, to, received);
+}
+
+void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::FetchedKv& received) {
   const Node* sender = Find(from);
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
-  if (installed.transport().size() > kTransportNameMax) return;
+  if (received.transport().size() > kTransportNameMax) return;
   receiver->failures_in.erase(sender->id);
   NodePair& pair = receiver->links_in[sender->slot];
   // A transfer that was too short for the receiver's clock has 0 ms, and is rejected.
   const auto verdict =
-      pair.cost.Observe(installed.kv_bytes_received(), installed.kv_receive_ms() * 1e3);
+      pair.cost.Observe(received.kv_bytes_received(), received.kv_receive_ms() * 1e3);
   if (verdict != cost::OnlineFit::Verdict::kRejected) pair.sampled = all_links_sampled_ = now_;
-  all_links_.Observe(installed.kv_bytes_received(), installed.kv_receive_ms() * 1e3);
+  all_links_.Observe(received.kv_bytes_received(), received.kv_receive_ms() * 1e3);
   v1::NodePairStatus& link = pair.status;
   link.set_from_node(sender->id.value());
   link.set_to_node(receiver->id.value());
-  link.set_transport(installed.transport());
+  link.set_transport(received.transport());
   link.set_kv_transfers(link.kv_transfers() + 1);
-  link.set_kv_bytes(SumOfBytes(link.kv_bytes(), installed.kv_bytes_received()));
-  const double ms = installed.kv_transfer_ms();
+  link.set_kv_bytes(SumOfBytes(link.kv_bytes(), received.kv_bytes_received()));
+  const double ms = received.kv_transfer_ms();
   link.set_last_transfer_ms(std::isfinite(ms) ? std::max(ms, 0.0) : 0);
 }
 

@@ -327,6 +327,7 @@ class Fleet {
 
   // A KV transfer from one node to another is complete: the receiver has installed it.
   void KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& installed);
+  void KvTransferDone(NodeKey from, NodeKey to, const v1::FetchedKv& fetched);
   // A KV transfer failed though both nodes have joined. After a few failures in a row the pair is
   // in backoff, each time for longer, until a KV transfer succeeds.
   void KvTransferFailed(NodeKey from, NodeKey to, absl::Time now);

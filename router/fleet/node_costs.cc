@@ -11,8 +11,9 @@ namespace tandem::router {
 namespace {
 
 constexpr double kUsMax = 3.6e9;  // an hour
-// Of a link that nothing was measured of, a slow network.
-constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 1000;
+// Of a link that nobody has measured. Its rate is that of a quick one: a fetch that is tried tells
+// the rate, and one that is not tells nothing.
+constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 10'000;
 // What a fetch takes beside the bytes: three messages by way of the router.
 constexpr double kFetchFixedUs = 1000;
 // Of storage that has read nothing yet, a slow disk, and host memory that is copied and checked by

@@ -38,7 +38,7 @@ class CostPlacement::Comparison {
              absl::Span<const Candidate> prefills, const Limits& limits)
       : predicted_(predicted), decodes_(decodes), prefills_(prefills), limits_(limits) {
     prompts_.reserve(prefills.size());
-    for (const Candidate& prefill : prefills) prompts_.push_back(predicted.OnPrefillNode(prefill));
+    for (const Candidate& prefill : prefills) prompts_.push_back(predicted.WithFetch(prefill));
     choices_.reserve(decodes.size() * (prefills.size() + 1));
     for (const Candidate& decode : decodes) Compare(decode);
     DropNeedless();
@@ -84,12 +84,12 @@ class CostPlacement::Comparison {
   }
 
   void Compare(const Candidate& decode) {
-    const PromptTimes own = predicted_.OnDecodeNode(decode);
+    // With prefill nodes, what a decode node fetches is no reason to compute there: KV would cross
+    // the wire, and answers would stand still, for a prompt that another node is there for.
+    const PromptTimes own =
+        prefills_.empty() ? predicted_.WithFetch(decode) : predicted_.FromOwnBlocks(decode);
     const DecodeTimes decoding = predicted_.Decoding(decode);
-    if (!limits_.pairs_only) {
-      Add({&decode, nullptr, own, predicted_.Alone(decode, own, decoding)});
-      if (own.computed_tokens <= limits_.local_prefill_tokens) return;
-    }
+    if (!limits_.pairs_only) Add({&decode, nullptr, own, predicted_.Alone(decode, own, decoding)});
     for (size_t i = 0; i < prefills_.size(); ++i) {
       if (Fleet::InBackoff(*prefills_[i].node, *decode.node, predicted_.now())) continue;
       Add({&decode, &prefills_[i], prompts_[i],
@@ -100,8 +100,7 @@ class CostPlacement::Comparison {
   // a prompt only where that costs less than any pair, in time or not.
   void DropNeedless() {
     std::erase_if(choices_, [this](const Choice& choice) {
-      return choice.prefill == nullptr && choice.times.cost_us > least_pair_cost_us_ &&
-             choice.prompt.computed_tokens > limits_.local_prefill_tokens;
+      return choice.prefill == nullptr && choice.times.cost_us > least_pair_cost_us_;
     });
   }
   void Add(const Choice& choice) {

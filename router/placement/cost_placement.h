@@ -27,8 +27,6 @@ class CostPlacement {
   struct Limits {
     // The first token within this time from now.
     absl::Duration first_token = absl::InfiniteDuration();
-    // A decode node that lacks at most so many tokens of the prompt computes them itself.
-    int64_t local_prefill_tokens = 0;
     bool explains = false;    // fills Weighed's lists
     bool pairs_only = false;  // the decode node does not compute the prompt
   };

@@ -12,6 +12,7 @@ PredictedTimes::Prompt PairPlacement::PromptOf(const PlacementRequest& request) 
   return {.tokens = request.prompt_tokens,
           .tokens_total = request.tokens_total,
           .fetch_tokens_min = fleet_.mixes_numerics() ? 0 : options_.fetch_tokens_min,
+          .short_tokens = options_.local_prefill_tokens_max,
           .now = request.now,
           .hashes = request.hashes};
 }
@@ -55,7 +56,6 @@ std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementReques
   const std::vector<Candidate> prefills = CostCandidates(
       prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
   CostPlacement::Limits limits = {.first_token = request.first_token_within,
-                                  .local_prefill_tokens = options_.local_prefill_tokens_max,
                                   .explains = options_.explains,
                                   .pairs_only = options_.local_prefill_tokens_max == 0};
   CostPlacement::Weighed weighed;

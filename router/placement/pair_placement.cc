@@ -231,6 +231,7 @@ bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
   if (!decode_policy_.Allows(needs, candidate)) return false;
   placement = {};
   placement.decode = decode;
+  placement.beside = true;
   placement.decode_cached_tokens = candidate.cached_tokens;
   // The node may no longer hold the prefix. Then a prefill node computes the prompt, if there is
   // one.

@@ -56,6 +56,7 @@ struct Placement {
   // Absent: the decode node computes the prompt, whatever its length.
   std::optional<NodeKey> prefill;
   int64_t prefill_cached_tokens = 0;
+  bool beside = false;  // on the decode node of the request's other sequences
   // Uncached tokens that the decode node computes itself; -1 = all. Sent in StartDecode.
   int32_t local_prefill_tokens_max = -1;
   // When the first token is predicted to come, from now; 0 = other policies than `cost` do not say.

@@ -60,7 +60,7 @@ PromptTimes PredictedTimes::FromOwnBlocks(const Candidate& candidate) const {
   return reads.first_token_us() < times.first_token_us() ? reads : times;
 }
 
-PromptTimes PredictedTimes::OnPrefillNode(const Candidate& candidate) const {
+PromptTimes PredictedTimes::WithFetch(const Candidate& candidate) const {
   const Node& node = *candidate.node;
   const PromptTimes own = FromOwnBlocks(candidate);
   const int64_t cached = prompt_.tokens - own.computed_tokens;
@@ -75,10 +75,6 @@ PromptTimes PredictedTimes::OnPrefillNode(const Candidate& candidate) const {
   fetches.compute_us = node.PromptUs(holder.tokens, prompt_.tokens - holder.tokens);
   fetches.computed_tokens = prompt_.tokens - holder.tokens;
   return fetches;
-}
-
-PromptTimes PredictedTimes::OnDecodeNode(const Candidate& candidate) const {
-  return FromOwnBlocks(candidate);
 }
 
 DecodeTimes PredictedTimes::Decoding(const Candidate& candidate) const {
@@ -118,12 +114,15 @@ PlacementTimes PredictedTimes::Pair(const Candidate& prefill, const PromptTimes&
 PlacementTimes PredictedTimes::Alone(const Candidate& decode, const PromptTimes& prompt,
                                      const DecodeTimes& decoding) const {
   // Each sequence there waits for the prompt's rows, with or without a limit for a step. One is
-  // counted where there is none: another request will come.
+  // counted where there is none, because another request will come; a short prompt ends before.
+  const bool is_short = prompt.computed_tokens <= prompt_.short_tokens;
   const double rows_us = std::max(0.0, prompt.compute_us - decode.node->profile().step_us);
-  const auto others = static_cast<double>(std::max<int64_t>(1, decode.node->sequences()));
+  const auto others =
+      static_cast<double>(std::max<int64_t>(is_short ? 0 : 1, decode.node->sequences()));
+  const double local_us = is_short ? 0 : kLocalUs;
   PlacementTimes times = {.first_token_us = prompt.first_token_us(),
                           .step_us = decoding.step_us,
-                          .harm_us = decoding.harm_us + kPauseWeight * others * rows_us + kLocalUs};
+                          .harm_us = decoding.harm_us + kPauseWeight * others * rows_us + local_us};
   times.cost_us = times.first_token_us + kHarmWeight * times.harm_us;
   return times;
 }

@@ -56,8 +56,8 @@ class PredictedTimes {
   static constexpr double kHarmWeight = 1;
   // What a pause of a running answer weighs beside a wait for an answer's beginning.
   static constexpr double kPauseWeight = 4;
-  // What computing a prompt on a decode node costs in any case: predictions of a few milliseconds
-  // are not worth an interruption.
+  // What computing more than Prompt::short_tokens on a decode node costs in any case: predictions
+  // of a few milliseconds are not worth an interruption.
   static constexpr double kLocalUs = 5000;
   // What passing a prompt from node to node costs beside the bytes: two control messages and the
   // transfer's own.
@@ -67,6 +67,9 @@ class PredictedTimes {
     int64_t tokens = 0;
     int64_t tokens_total = 0;      // with its longest answer
     int64_t fetch_tokens_min = 0;  // 0 = nodes do not fetch
+    // A decode node that computes at most so many tokens itself makes only those sequences wait
+    // that it has.
+    int64_t short_tokens = 0;
     absl::Time now;
     absl::Span<const kv::BlockHash> hashes;  // of its blocks
   };
@@ -75,9 +78,11 @@ class PredictedTimes {
                  const PrefixIndex::Matches& holders);
 
   absl::Time now() const { return prompt_.now; }
-  PromptTimes OnPrefillNode(const Candidate& candidate) const;
-  // The decode node computes what it lacks.
-  PromptTimes OnDecodeNode(const Candidate& candidate) const;
+  // On a node that has its prompts' beginnings in memory or in storage, or computes them. Reads
+  // what lies in storage, or computes it, whichever is quicker.
+  PromptTimes FromOwnBlocks(const Candidate& candidate) const;
+  // On a node that fetches, too, what another one holds, where that pays.
+  PromptTimes WithFetch(const Candidate& candidate) const;
   DecodeTimes Decoding(const Candidate& candidate) const;
   PlacementTimes Pair(const Candidate& prefill, const PromptTimes& prompt, const Candidate& decode,
                       const DecodeTimes& decoding) const;
@@ -94,8 +99,6 @@ class PredictedTimes {
   static bool Better(const Holder& a, const Holder& b);
   // The tokens that the node is trusted to hold.
   int64_t Trusted(const Node& node, int64_t tokens) const;
-  // Reads what lies in storage, or computes it, whichever is quicker.
-  PromptTimes FromOwnBlocks(const Candidate& candidate) const;
   double BytesOf(int64_t tokens, const Node& node) const {
     return static_cast<double>(tokens) * node.kv_bytes_per_token;
   }

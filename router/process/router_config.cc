@@ -139,12 +139,12 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add(
       "local-prefill-tokens", &config.core.local_prefill_tokens_max,
       "A decode node computes a prompt itself if at most this many of its tokens are not cached; 0 "
-      "= "
-      "never. With --placement=cost also a longer one, where that is predicted to cost less.",
+      "= never. With --placement=cost the predicted cost decides for each prompt; up to this many "
+      "tokens it counts only the sequences that run there.",
       {.min = 0, .unit = "tokens", .group = "Placement"});
   schema.Add(
       "fetch-tokens", &config.core.fetch_tokens_min,
-      "A prefill node fetches the beginning of a prompt from a node that holds at least this "
+      "The node that computes a prompt fetches its beginning from a node that holds at least this "
       "many tokens more of it, where that is predicted to take less time than computing them; "
       "0 = never.",
       {.min = 0, .unit = "tokens", .group = "Placement"});

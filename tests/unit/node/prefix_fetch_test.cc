@@ -14,6 +14,7 @@
 #include "common/engine/hash/hash_engine.h"
 #include "prefill_node/prefill_core.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/unit/node/prefix_holder.h"
 
 namespace tandem::prefill_node {
 namespace {
@@ -25,53 +26,10 @@ constexpr int kBlocks = 16, kBlockTokens = 16, kPrompt = 100, kFetched = 4;
 constexpr int kAfter = kBlockTokens - 1;  // tokens of a block that is not full
 
 // The node that has the prompt's beginning, as far as a sequence of it went.
-class Holder {
+class Holder : public node::PrefixHolder {
  public:
-  explicit Holder(int tokens) {
-    engine_ = *engine::NewHashEngine({.num_layers = 2, .block_tokens = kBlockTokens});
-    EXPECT_OK(engine_->AllocateKv(kBlocks));
-    resources_ =
-        std::make_unique<node::NodeResources>(node::SchedulerOptions{.spec = engine_->spec(),
-                                                                     .num_blocks = kBlocks,
-                                                                     .max_batch_tokens = 128,
-                                                                     .max_sequences = 2});
-    node::SequenceInput input;
-    for (int i = 0; i < tokens; ++i) input.prompt.push_back(i);
-    input.stop.max_tokens = 20;
-    sequence_ = Run(std::move(input));
-  }
-  node::SequenceId Run(node::SequenceInput input) {
-    node::SequenceScheduler& scheduler = resources_->scheduler();
-    const auto id = scheduler.Admit(std::move(input), /*generates=*/true);
-    EXPECT_OK(id.status());
-    scheduler.Schedule(*id);
-    scheduler.FinishStep(engine_->Step(scheduler.PlanStep(), [](int) {}));
-    return *id;
-  }
-  void EndSequence() { resources_->scheduler().Release(sequence_); }
-  // What the router makes of `wanted`, and the KV plane's commands that answer it.
-  std::vector<transfer::TransferCommand> Ask(const v1::BlocksWanted& wanted) {
-    v1::NodeCommand command;
-    v1::SendBlocks& send = *command.mutable_send_blocks();
-    send.set_lease_id(wanted.lease_id());
-    send.set_epoch(wanted.epoch());
-    send.set_hashes(wanted.hashes());
-    send.set_lent(wanted.lent());
-    send.set_fetch(true);
-    *send.mutable_tokens_after() = wanted.tokens_after();
-    resources_->OnCommand(kRouter, command, absl::FromUnixSeconds(1000));
-    return resources_->TakeActions().transfer;
-  }
-  void EndSend(const transfer::OpenExport& open) {
-    resources_->Handle(transfer::ExportDone{open.export_id, 123});
-    EXPECT_EQ(resources_->load().blocks_used(), 0);
-  }
-  engine::Engine& engine() { return *engine_; }
-
- private:
-  std::unique_ptr<engine::Engine> engine_;
-  std::unique_ptr<node::NodeResources> resources_;
-  node::SequenceId sequence_;
+  explicit Holder(int tokens)
+      : PrefixHolder({.num_layers = 2, .block_tokens = kBlockTokens}, kBlocks, tokens) {}
 };
 
 class PrefixFetchTest : public ::testing::Test {
@@ -139,17 +97,7 @@ class PrefixFetchTest : public ::testing::Test {
   // the holder says. Returns that.
   int64_t Deliver(Holder& holder, const v1::BlocksWanted& wanted,
                   std::optional<int64_t> rows = std::nullopt) {
-    const auto commands = holder.Ask(wanted);
-    const auto& open = std::get<transfer::OpenExport>(commands.at(0));
-    v1::TokensBySource said = std::get<transfer::FinishExport>(commands.at(2)).tokens;
-    EXPECT_EQ(open.blocks.size(), leased_.size());
-    for (size_t i = 0; i < leased_.size(); ++i) {
-      for (int layer = 0; layer < 2; ++layer) {
-        const auto from = holder.engine().arena().Block(layer, open.blocks[i]);
-        std::copy(from.begin(), from.end(), engine_->arena().Block(layer, leased_[i]).begin());
-      }
-    }
-    holder.EndSend(open);
+    v1::TokensBySource said = holder.Send(wanted, leased_, engine_->arena());
     if (rows.has_value()) said.set_cached(*rows);
     Send(transfer::LeaseInstalled{
         .lease = LeaseId(wanted.lease_id()), .epoch = Epoch(1), .tokens = said});

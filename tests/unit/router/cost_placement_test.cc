@@ -88,6 +88,42 @@ TEST_F(CostPlacementTest, ADecodeNodeComputesThePromptWhereThatCostsLess) {
   EXPECT_TRUE(placement_.prefill.has_value());
 }
 
+// What another node holds counts for a decode node that computes alone as for a prefill node.
+TEST_F(CostPlacementTest, ADecodeNodeAloneFetchesWhatAnotherOneHolds) {
+  Node& holder = Decode(0);
+  Node& idle = Decode(1);
+  Measure(holder, idle, 100);  // 80 tokens of 1,000 bytes: 0.8 ms
+  index_.Store(holder.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(80 / kBlockTokens));
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.decode, holder.key) << "no copy is needed there";
+  // Four sequences there would each wait four times as long as this prompt for the way here.
+  for (int i = 0; i < 4; ++i) fleet_.DecodePlaced(holder.key, 0);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.decode, idle.key);
+  EXPECT_NEAR(Shown("d1", "fetch"), 0.8 + 1, 0.1);
+  EXPECT_NEAR(Shown("d1", "compute"), (500 + 20 * kRowUs) / 1e3, 0.1);
+}
+
+// Up to --local-prefill-tokens (8 here), only the sequences that are there count as disturbed.
+TEST_F(CostPlacementTest, AShortPromptIsWeighedTooButDisturbsNobodyWhoMayCome) {
+  Node& decode = Decode(0);
+  Node& prefill = Prefill(0);
+  MeasureToDecode(decode);
+  ASSERT_EQ(Place(8), std::nullopt);
+  EXPECT_FALSE(placement_.prefill.has_value()) << "an idle node saves the way there and back";
+  ASSERT_EQ(Place(9), std::nullopt);
+  EXPECT_TRUE(placement_.prefill.has_value());
+  // One that generates would wait 8 ms; the way costs about 1 ms.
+  fleet_.DecodePlaced(decode.key, 0);
+  ASSERT_EQ(Place(8), std::nullopt);
+  EXPECT_EQ(placement_.prefill, prefill.key);
+  EXPECT_LT(placement_.local_prefill_tokens_max, 8);
+  // It waits less long than this prompt would before the prefill node.
+  fleet_.PrefillPlaced(prefill.key, 100, 100);
+  ASSERT_EQ(Place(8), std::nullopt);
+  EXPECT_FALSE(placement_.prefill.has_value());
+}
+
 TEST_F(CostPlacementTest, WithoutLocalPrefillPrefillNodesComputeAllPrompts) {
   Node& decode = Decode(0);
   Node& prefill = Prefill(0);

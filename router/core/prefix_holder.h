@@ -1,0 +1,26 @@
+// A node that the computing node of a prompt is to fetch its beginning from. Thread safety: a
+// value.
+#pragma once
+
+#include <cstdint>
+
+#include "router/fleet/fleet.h"
+
+namespace tandem::router {
+
+struct PrefixHolder {
+  NodeKey node;
+  int32_t blocks = 0;  // the prompt's first ones that it holds, by the index
+};
+
+// Fills the fields of `command` (Prefill or StartDecode) that name the holder, if it is there.
+template <typename Command>
+void NameHolder(const PrefixHolder& holder, const Fleet& fleet, Command& command) {
+  const Node* from = fleet.Find(holder.node);
+  if (from == nullptr) return;
+  command.set_fetch_from_node_id(from->id.value());
+  command.set_fetch_from_incarnation(from->incarnation.value());
+  command.set_fetch_blocks(holder.blocks);
+}
+
+}  // namespace tandem::router
