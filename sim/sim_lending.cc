@@ -105,8 +105,17 @@ void SimLending::Collect(absl::Span<engine::RemotePart> parts) {
                       ? absl::UnavailableError("the creditor does not answer")
                       : creditor->Answer({site_.self, part.lent.loan}, part, recalled);
     if (!part.status.ok()) Lose(part.lent.loan, part.status);
+    if (part.status.ok())
+      answered_by_.insert({it->second.creditor.node, it->second.creditor.incarnation});
     NoteRecall(part.lent.loan, recalled);
   }
+}
+
+std::vector<lending::LinkRoundTrip> SimLending::TakeRoundTrips() {
+  std::vector<lending::LinkRoundTrip> taken;
+  for (const lending::DebtorId& creditor : std::exchange(answered_by_, {}))
+    taken.push_back({.creditor = creditor, .least = site_.round_trip});
+  return taken;
 }
 
 // ---- time

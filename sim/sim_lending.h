@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/engine/remote_attention.h"
+#include "common/lending/creditor_links.h"
 #include "common/lending/lending.h"
 
 namespace tandem::sim {
@@ -30,6 +31,7 @@ class SimLending final : public engine::RemoteAttention {
     // Something for the core.
     std::function<void(lending::LendingEvent event)> on_event;
     std::function<absl::Time()> now;  // the world's
+    absl::Duration round_trip;        // that it reports of a question; no time passes
   };
   SimLending(Site site, std::unique_ptr<engine::PartialAttention> attention)
       : site_(std::move(site)), attention_(std::move(attention)) {}
@@ -39,6 +41,8 @@ class SimLending final : public engine::RemoteAttention {
   void Tick();
   void Ask(absl::Span<engine::RemotePart>) override {}
   void Collect(absl::Span<engine::RemotePart> parts) override;
+  // As CreditorLinks does.
+  std::vector<lending::LinkRoundTrip> TakeRoundTrips();
 
   // For checkers.
   bool Serves(BlockId block) const { return served_blocks_.contains(block); }
@@ -82,6 +86,7 @@ class SimLending final : public engine::RemoteAttention {
   std::map<lending::LoanKey, Served> served_;
   std::multiset<BlockId> served_blocks_;
   std::map<LoanId, Used> used_;
+  std::set<lending::DebtorId> answered_by_;  // since the last TakeRoundTrips
   int64_t parts_answered_ = 0;
 };
 

@@ -126,7 +126,8 @@ void SimNode::MakeLending() {
                   Pump();
                 });
               },
-          .now = [this] { return world().now(); }},
+          .now = [this] { return world().now(); },
+          .round_trip = 2 * absl::Microseconds(options_.topology.hop_us)},
       engine_->NewPartialAttention());
   engine_->SetRemoteAttention(lending_.get());
 }
@@ -319,6 +320,8 @@ void SimNode::Tick() {
     *heartbeat.mutable_step_cost() = rpc::ToWire(resources_->step_profile());
     if (const auto storage = resources_->storage_profile(); storage.has_value())
       *heartbeat.mutable_storage_cost() = rpc::ToWire(*storage);
+    if (lending_) resources_->OnRoundTrips(lending_->TakeRoundTrips());
+    *heartbeat.mutable_creditor_links() = resources_->creditor_links();
     for (ControlStream* stream : streams_)
       if (routers_.count(stream) > 0)
         stream->ToRouter(std::make_unique<v1::NodeMessage>(heartbeat));

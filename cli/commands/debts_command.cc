@@ -20,10 +20,16 @@ nlohmann::json DebtsJson(const v1::GetStatusResponse& status) {
   nlohmann::json debts = nlohmann::json::array();
   for (const v1::NodeStatus& node : status.nodes()) {
     for (const v1::Debt& debt : node.load().debts()) {
-      debts.push_back({{"debtor", node.node_id()},
-                       {"creditor", debt.creditor_node_id()},
-                       {"blocks", debt.blocks()},
-                       {"loans", debt.loans()}});
+      nlohmann::json edge = {{"debtor", node.node_id()},
+                             {"creditor", debt.creditor_node_id()},
+                             {"blocks", debt.blocks()},
+                             {"loans", debt.loans()}};
+      for (const v1::CreditorLink& link : node.creditor_links()) {
+        if (link.creditor_node_id() != debt.creditor_node_id()) continue;
+        edge["bytes_per_second"] = link.blocks().bytes_per_second();
+        edge["round_trip_us"] = link.round_trip_us();
+      }
+      debts.push_back(std::move(edge));
     }
   }
   return {{"debts", debts}};

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/status/quantities.h"
 
 namespace tandem::cli {
 namespace {
@@ -13,13 +14,16 @@ namespace {
 using Style = StyledLine::Style;
 
 constexpr int kNameColumns = 20;
-constexpr int kEdgeColumns = 24;  // of the largest debt
+constexpr int kEdgeColumns = 16;  // of the largest debt
+constexpr double kShownUsMax = 999'999;
 
 struct Edge {
   std::string debtor, creditor;
   int64_t blocks = 0, loans = 0;
   int64_t debtor_blocks = 0;    // the debtor's own pool
   int64_t creditor_blocks = 0;  // 0: the creditor is not in the status
+  // As the debtor measured the link; 0: it has not.
+  double bytes_per_second = 0, round_trip_us = 0;
 };
 
 std::string Name(const std::string& name) { return name.substr(0, kNameColumns); }
@@ -41,12 +45,27 @@ std::vector<Edge> EdgesOf(const v1::GetStatusResponse& status) {
                 .debtor_blocks = node.load().blocks_total()};
       for (const v1::NodeStatus& other : status.nodes())
         if (other.node_id() == edge.creditor) edge.creditor_blocks = other.load().blocks_total();
+      for (const v1::CreditorLink& link : node.creditor_links()) {
+        if (link.creditor_node_id() != edge.creditor) continue;
+        edge.bytes_per_second = link.blocks().bytes_per_second();
+        edge.round_trip_us = link.round_trip_us();
+      }
       edges.push_back(std::move(edge));
     }
   }
   std::stable_sort(edges.begin(), edges.end(),
                    [](const Edge& a, const Edge& b) { return a.blocks > b.blocks; });
   return edges;
+}
+
+// Empty where nothing was measured.
+std::string LinkText(const Edge& edge) {
+  std::string text;
+  if (edge.bytes_per_second > 0)
+    absl::StrAppend(&text, ", ", ShortBytes(edge.bytes_per_second), "/s");
+  if (edge.round_trip_us > 0)
+    absl::StrAppendFormat(&text, ", %.0f us", std::min(edge.round_trip_us, kShownUsMax));
+  return text;
 }
 
 }  // namespace
@@ -75,8 +94,8 @@ StyledLines DebtLines(const v1::GetStatusResponse& status) {
       if (edge.debtor != root.debtor) continue;
       const auto length = std::max<int64_t>(1, kEdgeColumns * edge.blocks / edges.front().blocks);
       lines.push_back(
-          {absl::StrFormat("  %s> %s  %s blocks", std::string(static_cast<size_t>(length), '-'),
-                           Name(edge.creditor), absl::StrCat(edge.blocks)),
+          {absl::StrFormat("  %s> %s  %s blocks%s", std::string(static_cast<size_t>(length), '-'),
+                           Name(edge.creditor), absl::StrCat(edge.blocks), LinkText(edge)),
            Style::kPlain});
     }
   }

@@ -8,7 +8,8 @@
 namespace tandem::cli {
 
 // The ledger as a table: one line for each pair of debtor and creditor, the largest debt first;
-// then each debtor as the root of a tree of its creditors, whose edges are as long as their debts.
+// then each debtor as the root of a tree of its creditors, whose edges are as long as their debts,
+// with the rate and the round trip that the debtor has measured.
 // No line is wider than 80 columns. One line says so when there are no debts.
 StyledLines DebtLines(const v1::GetStatusResponse& status);
 

@@ -3,9 +3,9 @@
 //
 //   time = fixed part + bytes / rate
 //
-// Thread safety: CopyProfile and StorageProfile are values; LinkCost has none.
-// Owner: of a LinkCost, the router's Fleet, one for each pair of nodes. CopyRate (copy_rate.h) fits
-// what storage costs.
+// Thread safety: the profiles are values; LinkCost has none.
+// Owner: of a LinkCost, the router's Fleet, one for each pair of nodes, and a node's CreditorCosts,
+// one for each creditor. CopyRate (copy_rate.h) fits what storage costs.
 #pragma once
 
 #include <cmath>
@@ -54,6 +54,21 @@ struct StorageProfile {
   }
 };
 
+// Of the link from a debtor to a creditor.
+struct CreditorProfile {
+  static constexpr int32_t kLayersMax = 65'536;
+  CopyProfile blocks;        // of what is lent
+  double round_trip_us = 0;  // of a question; 0 = none was measured
+  int32_t layers = 0;        // in each of which a token asks
+
+  // The questions about one token, one after another.
+  double AskUs() const { return round_trip_us * layers; }
+  bool Plausible() const {
+    return blocks.Plausible() && std::isfinite(round_trip_us) && round_trip_us >= 0 &&
+           layers >= 0 && layers <= kLayersMax;
+  }
+};
+
 class LinkCost {
  public:
   LinkCost() : fit_(2, kOrdinaryTransfer) {}
@@ -73,6 +88,16 @@ class LinkCost {
   }
   double relative_error() const { return fit_.relative_error(); }
   int64_t samples() const { return fit_.samples(); }
+  CopyProfile profile() const {
+    return {.fixed_us = fixed_us(),
+            .bytes_per_second = bytes_per_second(),
+            .relative_error = relative_error(),
+            .samples = samples(),
+            .clipped = fit_.clipped(),
+            .rejected = fit_.rejected(),
+            .predicted_us = fit_.predicted_sum(),
+            .actual_us = fit_.actual_sum()};
+  }
 
  private:
   static constexpr OnlineFit::Terms kOrdinaryTransfer = {1, 1 << 20};

@@ -45,6 +45,16 @@ CreditorLinksCounters CreditorLinksImpl::counters() const {
   return counters;
 }
 
+std::vector<LinkRoundTrip> CreditorLinksImpl::TakeRoundTrips() {
+  std::vector<LinkRoundTrip> taken;
+  for (const auto& [id, creditor] : creditors_) {
+    const absl::Duration least =
+        std::exchange(creditor->least_round_trip, absl::InfiniteDuration());
+    if (least < absl::InfiniteDuration()) taken.push_back({.creditor = id, .least = least});
+  }
+  return taken;
+}
+
 // ---- loans -----------------------------------------------------------------------------------
 
 absl::StatusOr<Creditor*> CreditorLinksImpl::OpenCreditor(const CreditorAddress& address) {

@@ -48,7 +48,18 @@ struct CreditorLinksCounters {
   int64_t questions = 0;  // messages since the start, as all below
   int64_t failures = 0;   // parts without an answer
   int64_t bytes_out = 0, bytes_in = 0;
-  absl::Duration waited;  // in Collect
+  absl::Duration waited;       // in Collect
+  absl::Duration round_trips;  // of questions that were answered, with the creditors' computing
+};
+
+// The quickest question to a creditor in some time. From the question's leaving to the answer, less
+// what the creditor says it computed; so it includes both ends' messages, the creditor's waking,
+// and its waits for its compute share. An answer is noticed when Collect looks, so a question whose
+// own layer took longer than the answer counts as long as that layer: the least of many questions
+// rarely does.
+struct LinkRoundTrip {
+  DebtorId creditor;  // its node and incarnation
+  absl::Duration least;
 };
 
 class CreditorLinks : public engine::RemoteAttention {
@@ -67,6 +78,9 @@ class CreditorLinks : public engine::RemoteAttention {
   // the last call (LoanLost, LoanRecalled).
   virtual std::vector<LendingEvent> Progress() = 0;
   virtual CreditorLinksCounters counters() const = 0;
+  // Of the creditors that answered a question since the last call. Those whose links were lost
+  // meanwhile are left out.
+  virtual std::vector<LinkRoundTrip> TakeRoundTrips() = 0;
 };
 
 }  // namespace tandem::lending

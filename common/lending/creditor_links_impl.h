@@ -38,6 +38,8 @@ struct Creditor {
   // What it has to be told. Bound: CreditorLinks::kLoansMax.
   std::vector<LoanId> returns;
   bool is_renewing = false;
+  // Of the questions that were answered since the last TakeRoundTrips.
+  absl::Duration least_round_trip = absl::InfiniteDuration();
 
   // Of the layer that is asked about.
   QuestionPlan plan;
@@ -73,6 +75,7 @@ class CreditorLinksImpl final : public CreditorLinks, private transfer::CallHand
   std::vector<LendingEvent> Progress() override;
 
   CreditorLinksCounters counters() const override;
+  std::vector<LinkRoundTrip> TakeRoundTrips() override;
 
  private:
   struct Loan {

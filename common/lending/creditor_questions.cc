@@ -12,6 +12,13 @@ namespace tandem::lending {
 using engine::RemotePart;
 using transfer::CallId;
 
+namespace {
+
+// What a creditor says about its computing is rounded, and may be anything.
+constexpr absl::Duration kRoundTripMin = absl::Microseconds(1);
+
+}  // namespace
+
 absl::StatusOr<Creditor*> CreditorLinksImpl::CreditorToAsk(LoanId id) {
   const auto found = loans_.find(id);
   if (found == loans_.end()) {
@@ -178,6 +185,10 @@ absl::Status CreditorLinksImpl::TakeAnswers(Creditor& creditor, const OpenCall& 
     FailFragments(fragments, reader.status());
     return reader.status();
   }
+  const absl::Duration round_trip = creditor.heard - call.sent;  // OnResponse has just heard of it
+  counters_.round_trips += round_trip;
+  creditor.least_round_trip =
+      std::min(creditor.least_round_trip, std::max(round_trip - reader->busy(), kRoundTripMin));
   absl::Status status;
   for (const QuestionPlan::Fragment& fragment : fragments) {
     const ResponseReader::Entry entry = reader->Next();

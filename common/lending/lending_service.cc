@@ -273,6 +273,9 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
     }
     EndResponse();
     const absl::Duration busy = clock_.Now() - began;
+    const int64_t busy_us =
+        std::clamp<int64_t>(absl::ToInt64Microseconds(busy), 0, int64_t{ResponseEntry::kBusyUsMax});
+    entries_.front().flags |= static_cast<uint32_t>(busy_us) << ResponseEntry::kBusyShift;
     share_.Spend(busy);
     busy_ns_.fetch_add(absl::ToInt64Nanoseconds(busy));
     num_answers_.fetch_add(1);

@@ -133,6 +133,11 @@ absl::StatusOr<ResponseReader> ResponseReader::Read(absl::Span<const std::byte> 
   return reader;
 }
 
+absl::Duration ResponseReader::busy() const {
+  const auto first = ReadAt<ResponseEntry>(message_, sizeof(MessageHead));
+  return absl::Microseconds(first.flags >> ResponseEntry::kBusyShift);
+}
+
 ResponseReader::Entry ResponseReader::Next() {
   TANDEM_CHECK(next_ < count_);
   const auto entry =

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/engine/remote_attention.h"
@@ -57,6 +58,10 @@ static_assert(sizeof(AttendPart) == 40);
 
 struct ResponseEntry {
   static constexpr uint32_t kRecalled = 1;
+  // Of a kAttend response's first entry: the microseconds that the creditor computed for the
+  // message, in the upper bits of `flags`, kBusyUsMax at most; 0 from a creditor that does not say.
+  static constexpr int kBusyShift = 8;
+  static constexpr uint32_t kBusyUsMax = (uint32_t{1} << (32 - kBusyShift)) - 1;
 
   uint32_t code;   // absl::StatusCode
   uint32_t flags;  // kRecalled: the creditor wants the loan back
@@ -116,6 +121,8 @@ class ResponseReader {
   // Errors: kDataLoss.
   static absl::StatusOr<ResponseReader> Read(absl::Span<const std::byte> message, RequestKind kind,
                                              size_t count);
+  // How long the creditor computed for the message, as it says; 0: it does not say.
+  absl::Duration busy() const;
   // The next of `count` entries. REQUIRES: it is called at most that often.
   Entry Next();
 

@@ -267,6 +267,9 @@ void Borrower::Handle(const transfer::ExportDone& event) {
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
   pace_.Observe(event.bytes_sent, event.processor_time);
   if (const auto it = loans_.find(found->second); it != loans_.end()) {
+    const lending::CreditorAddress& creditor = it->second.creditor;
+    costs_.OnSent({creditor.node, creditor.incarnation}, event.last_stretch_bytes,
+                  event.last_stretch);
     Unpin(it->second);
     it->second.state = State::kReady;
   }
@@ -426,6 +429,8 @@ void Borrower::Blame(const Loan& loan, const absl::Status& why, absl::Time now) 
 void Borrower::Handle(const lending::LoanRecalled& event, absl::Time now) {
   const auto it = loans_.find(event.loan);
   if (it == loans_.end()) return;
+  v1::NodeCounters& counters = ledger_.counters();
+  counters.set_loans_recalled(counters.loans_recalled() + 1);
   Avoid(it->second.creditor.node.value(), now + kAvoidRecaller);
   if (it->second.state != State::kUsed) return Drop(it, "its creditor recalled it");
   it->second.recalled = true;  // BeforeStep moves it
@@ -452,6 +457,17 @@ void Borrower::AddTo(v1::NodeLoad& load) const {
     wire.set_blocks(debt.first);
     wire.set_loans(debt.second);
   }
+}
+
+void Borrower::OnRoundTrips(absl::Span<const lending::LinkRoundTrip> round_trips) {
+  for (const lending::LinkRoundTrip& link : round_trips)
+    costs_.OnRoundTrip(link.creditor, link.least);
+}
+
+google::protobuf::RepeatedPtrField<v1::CreditorLink> Borrower::links() const {
+  // Layers with a window ask for nothing: only tokens behind every window are lent.
+  const kv::BlockLayout& layout = scheduler_.spec().layout;
+  return costs_.Links(layout.num_layers - static_cast<int32_t>(layout.windowed_layers.size()));
 }
 
 }  // namespace tandem::node

@@ -44,7 +44,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/lending/creditor_links.h"
 #include "common/lending/lending.h"
+#include "common/node/creditor_costs.h"
 #include "common/node/loan_home.h"
 #include "common/node/moving_pace.h"
 #include "common/node/node_ledger.h"
@@ -122,6 +124,11 @@ class Borrower {
   int64_t blocks_lendable() const;
   // Sets the debts.
   void AddTo(v1::NodeLoad& load) const;
+  // What the links have measured since the last time; the driver hands it on before each report.
+  void OnRoundTrips(absl::Span<const lending::LinkRoundTrip> round_trips);
+  // What is known of the links to creditors. The version rises when it changes.
+  google::protobuf::RepeatedPtrField<v1::CreditorLink> links() const;
+  int64_t links_version() const { return costs_.version(); }
   // Their blocks.
   int64_t blocks_owed() const;
   bool idle() const { return loans_.empty() && split_loans_kept_.empty() && home_.idle(); }
@@ -240,6 +247,7 @@ class Borrower {
   std::deque<std::pair<LoanId, Loan>> ended_;
   absl::Time ask_after_ = absl::InfinitePast();
   MovingPace pace_;
+  CreditorCosts costs_;
   int32_t step_blocks_ = MovingPace::kBlocksMax;  // that may still be sent before the next step
   int32_t split_refusals_ = 0;                    // in a row
   // The last plan, as far as no loan was asked for.

@@ -62,6 +62,14 @@ class NodeResources {
   cost::StepProfile step_profile() const { return scheduler_.meter().cost().profile(); }
   // Likewise reading and writing its storage; nullopt without one. The driver knows where it lies.
   std::optional<cost::StorageProfile> storage_profile() const { return stored_blocks_.profile(); }
+  // Likewise the links to its creditors, as Borrower says.
+  void OnRoundTrips(absl::Span<const lending::LinkRoundTrip> round_trips) {
+    borrower_.OnRoundTrips(round_trips);
+  }
+  google::protobuf::RepeatedPtrField<v1::CreditorLink> creditor_links() const {
+    return borrower_.links();
+  }
+  int64_t creditor_links_version() const { return borrower_.links_version(); }
   // Hashes of the full blocks held, parents first: for Registration.
   std::vector<kv::BlockHash> CachedBlocks() const { return scheduler_.SealedHashes(); }
   // Likewise for blocks that lie in storage and not in memory, in no order.

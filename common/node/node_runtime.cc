@@ -19,6 +19,8 @@
 #include "common/lending/creditor_links.h"
 #include "common/lending/lending_service.h"
 #include "common/node/constraint_gate.h"
+#include "common/node/cost_report.h"
+#include "common/node/creditor_costs.h"
 #include "common/node/freed_room.h"
 #include "common/node/heartbeat_pace.h"
 #include "common/node/router_streams.h"
@@ -289,7 +291,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     *costs.mutable_step_cost() = rpc::ToWire(resources_->step_profile());
     routers_->Send(event.router, std::move(costs));
     absl::MutexLock lock(&mutex_);
-    steps_announced_ = copies_announced_ = 0;
+    costs_.OnRouterJoined();
   }
   void Handle(RouterSpoke& event) {
     const absl::Time now = RealClock().Now();
@@ -380,12 +382,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
     publish_at_ = RealClock().Now() + kHeartbeatLook;
     PublishLoad(Load());
     const transfer::TransferCounters transfer = transfer_->counters();
+    if (creditors_ != nullptr) resources_->OnRoundTrips(creditors_->TakeRoundTrips());
     absl::MutexLock lock(&mutex_);
     counters_ = resources_->counters();
     owner_counts_ = resources_->owner_counts();
     blocks_lendable_ = core_->blocks_lendable();
-    step_profile_ = resources_->step_profile();
-    storage_profile_ = resources_->storage_profile();
+    costs_.Update(*resources_);
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
@@ -393,6 +395,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     counters_.set_kv_connections_refused(transfer.connections_refused);
     counters_.set_kv_messages_dropped(transfer.messages_dropped);
     if (lending_ != nullptr) counters_.set_lending_answers(lending_->counters().answers);
+    if (creditors_ != nullptr) AddTo(creditors_->counters(), counters_);
     // Not before the core handled the drain request: an idle node would end before routers hear
     // that it drains.
     if (drain_begun_) drained_ = core_->idle();
@@ -414,18 +417,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       held.set_used(counts.used);
       held.set_cached(counts.cached);
     }
-    const int64_t steps = step_profile_.samples + step_profile_.rejected;
-    if (steps != steps_announced_) {
-      *message.mutable_step_cost() = rpc::ToWire(step_profile_);
-      steps_announced_ = steps;
-    }
-    if (storage_profile_.has_value()) {
-      const int64_t copies = storage_profile_->copies();
-      if (copies != copies_announced_) {
-        *message.mutable_storage_cost() = rpc::ToWire(*storage_profile_);
-        copies_announced_ = copies;
-      }
-    }
+    costs_.AddTo(message);
     return message;
   }
 
@@ -470,11 +462,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   // Bound: --kv-blocks.
   std::vector<kv::BlockOwners::Counts> owner_counts_ ABSL_GUARDED_BY(mutex_);
   int64_t blocks_lendable_ ABSL_GUARDED_BY(mutex_) = 0;
-  cost::StepProfile step_profile_ ABSL_GUARDED_BY(mutex_);
-  std::optional<cost::StorageProfile> storage_profile_ ABSL_GUARDED_BY(mutex_);
-  // 0: a router has not heard of any.
-  int64_t steps_announced_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t copies_announced_ ABSL_GUARDED_BY(mutex_) = 0;
+  CostReport costs_ ABSL_GUARDED_BY(mutex_);
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
   HeartbeatPace heartbeat_ ABSL_GUARDED_BY(mutex_){options_.heartbeat_interval};
 

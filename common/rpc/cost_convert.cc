@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 
 namespace tandem::rpc {
 namespace {
@@ -102,6 +103,28 @@ absl::StatusOr<cost::StorageProfile> FromWire(const v1::StorageCost& wire) {
   cost::StorageProfile profile;
   (wire.in_memory() ? profile.host : profile.disk) = lowest;
   if (!wire.in_memory() && wire.has_host_read()) profile.host = above;
+  return profile;
+}
+
+v1::CreditorLink ToWire(const cost::CreditorProfile& profile) {
+  v1::CreditorLink wire;
+  *wire.mutable_blocks() = ToWire(profile.blocks);
+  wire.set_round_trip_us(profile.round_trip_us);
+  wire.set_layers(profile.layers);
+  return wire;
+}
+
+absl::StatusOr<cost::CreditorProfile> FromWire(const v1::CreditorLink& wire) {
+  const cost::CreditorProfile profile{.blocks = CopyProfileOf(wire.blocks()),
+                                      .round_trip_us = wire.round_trip_us(),
+                                      .layers = wire.layers()};
+  if (!profile.Plausible()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("creditor_links: ", Shown(wire.ShortDebugString(), kShownLongBytesMax),
+                     ", expected figures that are "
+                     "finite and >= 0, and at most ",
+                     cost::CreditorProfile::kLayersMax, " layers"));
+  }
   return profile;
 }
 

@@ -89,12 +89,20 @@ void KvSender::Handle(const PushRange& command) {
     return;
   }
   exported->first_push_at = std::min(exported->first_push_at, context_.now);
+  NoteStretch(*exported);
   for (const BlockRange& part : parts) {
     exported->cells.Set(part, CellState::kFilled);
     AddPending(*exported, part);
   }
   QueueReady(*exported, /*all=*/false);
   Pump(*exported);
+}
+
+void KvSender::NoteStretch(Export& exported) const {
+  const bool is_idle = exported.sends_in_flight == 0 && exported.queue.empty();
+  if (!is_idle || exported.stretch_began == context_.now) return;
+  exported.stretch_began = context_.now;
+  exported.bytes_before_stretch = exported.bytes_sent;
 }
 
 void KvSender::AddPending(Export& exported, BlockRange range) {
@@ -145,6 +153,7 @@ void KvSender::Handle(const FinishExport& command) {
   exported->loans = command.loans;
   exported->computed_at =
       command.computed_at == absl::InfinitePast() ? context_.now : command.computed_at;
+  if (!exported->pending.empty()) NoteStretch(*exported);
   QueueReady(*exported, /*all=*/true);
   Pump(*exported);
 }
@@ -417,9 +426,12 @@ void KvSender::End(Export& exported, const absl::Status& outcome, bool tell_rece
 void KvSender::Erase(Export& exported) {
   const ExportId id = exported.open.export_id;
   if (exported.outcome->ok()) {
-    context_.events.push_back(ExportDone{.export_id = id,
-                                         .bytes_sent = exported.bytes_sent,
-                                         .transfer_time = context_.now - exported.first_push_at});
+    context_.events.push_back(
+        ExportDone{.export_id = id,
+                   .bytes_sent = exported.bytes_sent,
+                   .transfer_time = context_.now - exported.first_push_at,
+                   .last_stretch = context_.now - exported.stretch_began,
+                   .last_stretch_bytes = exported.bytes_sent - exported.bytes_before_stretch});
   } else {
     context_.events.push_back(ExportFailed{.export_id = id, .status = *exported.outcome});
   }

@@ -77,6 +77,9 @@ class KvSender {
     absl::Time computed_at;                         // likewise
     std::vector<v1::KvLoan> loans;                  // likewise
     absl::Time first_push_at = absl::InfiniteFuture();
+    // When bytes were last pushed with nothing on its way, and what was sent before.
+    absl::Time stretch_began = absl::InfinitePast();
+    int64_t bytes_before_stretch = 0;
     absl::Time repeat_fin_at = absl::InfiniteFuture();
     bool fin_sent = false;
     // How the export ends, once nothing is in flight: OK when acknowledged.
@@ -97,6 +100,8 @@ class KvSender {
   int64_t FrameCellsMax() const;
   Export* Find(ExportId id);
   Export* FindByFrame(PeerId from, const v1::KvFrame& frame);
+  // Before ranges are added to the export's queue.
+  void NoteStretch(Export& exported) const;
   // Adds a range to the pending ones, merged with those that it extends.
   static void AddPending(Export& exported, BlockRange range);
   // Moves pending ranges to the queue: those that are large enough, or all.

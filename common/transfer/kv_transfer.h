@@ -147,6 +147,10 @@ struct ExportDone {
   ExportId export_id;
   int64_t bytes_sent = 0;
   absl::Duration transfer_time;  // first push to acknowledged
+  // The last part of transfer_time in which pushed bytes were on their way without a pause, and the
+  // bytes sent in it: they tell what the link does, where blocks are pushed part by part.
+  absl::Duration last_stretch;
+  int64_t last_stretch_bytes = 0;
   // Of the transfer thread, for these bytes, its waits not included (export_share.h).
   // TransferService sets it; 0 = not known.
   absl::Duration processor_time;

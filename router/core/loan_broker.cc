@@ -1,16 +1,19 @@
 #include "router/core/loan_broker.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/rpc/convert.h"
 #include "router/core/lendable_blocks.h"
+#include "router/fleet/loan_price.h"
 
 namespace tandem::router {
 namespace {
+
+// The free share of a pool is compared in so many parts: it changes with each block.
+constexpr double kFreeShares = 8;
 
 // Refers to `wanted`.
 absl::flat_hash_set<absl::string_view> AvoidedBy(const v1::LoanWanted& wanted) {
@@ -37,10 +40,9 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
   };
   const bool holders_found =
       std::any_of(holders.begin(), holders.end(), [](const auto& group) { return !group.empty(); });
-  // Less is better.
-  using Place = std::tuple<bool, int32_t, bool, double, double>;
-  std::vector<std::pair<Place, const Node*>> places;
-  places.reserve(static_cast<size_t>(fleet_.size()));
+  const LoanPrice price(fleet_, debtor, std::ssize(hashes) * debtor.block_tokens);
+  std::vector<Candidate> candidates;
+  candidates.reserve(static_cast<size_t>(fleet_.size()));
   // What most nodes fail comes first: with a thousand of them, this loop is the ranking's cost.
   for (const Node* node : fleet_.by_slot()) {
     if (node == nullptr || node == &debtor) continue;
@@ -48,20 +50,37 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
     if (!holds && LendableNow(*node) < needed) continue;
     if (node->numerics_id != debtor.numerics_id || avoided.contains(node->id.value())) continue;
     const int32_t held = holders_found ? held_by(*node) : 0;
-    const auto link = node->links_in.find(debtor.slot);
-    const double bytes_per_second =
-        link == node->links_in.end() ? 0 : link->second.cost.bytes_per_second();
-    places.emplace_back(Place(node->id.value() != wanted.prefer_node_id(), -held,
-                              node->host != debtor.host, -bytes_per_second, -node->free_fraction()),
-                        node);
+    // Blocks of a loan that moves come from its present creditor.
+    const int64_t sent = moves ? 0 : std::ssize(hashes) - held;
+    const double free = node->free_fraction();
+    candidates.push_back(
+        {.group = {node->id.value() != wanted.prefer_node_id(), -held},
+         .price_us = price.Us(*node, sent * debtor.block_tokens),
+         .rest = {-static_cast<int>(free * kFreeShares), node->queue_fraction(), -free},
+         .node = node});
   }
-  const size_t kept = std::min(places.size(), kCreditorsMax);
-  std::partial_sort(places.begin(), places.begin() + static_cast<std::ptrdiff_t>(kept),
-                    places.end(), [](const auto& a, const auto& b) {
-                      return a.first != b.first ? a.first < b.first : a.second->id < b.second->id;
-                    });
+  return Best(absl::MakeSpan(candidates));
+}
+
+std::vector<const Node*> LoanBroker::Best(absl::Span<Candidate> candidates) {
   std::vector<const Node*> best;
-  for (size_t i = 0; i < kept; ++i) best.push_back(places[i].second);
+  while (!candidates.empty() && best.size() < kCreditorsMax) {
+    const Candidate first = *std::min_element(
+        candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+          return a.group != b.group ? a.group < b.group : a.price_us < b.price_us;
+        });
+    const auto end = std::partition(candidates.begin(), candidates.end(), [&](const Candidate& c) {
+      return c.group == first.group && c.price_us <= first.price_us * kLinkClass;
+    });
+    const auto middle =
+        candidates.begin() + std::min(end - candidates.begin(),
+                                      static_cast<std::ptrdiff_t>(kCreditorsMax - best.size()));
+    std::partial_sort(candidates.begin(), middle, end, [](const Candidate& a, const Candidate& b) {
+      return a.rest != b.rest ? a.rest < b.rest : a.node->id < b.node->id;
+    });
+    for (auto it = candidates.begin(); it != middle; ++it) best.push_back(it->node);
+    candidates.remove_prefix(static_cast<size_t>(end - candidates.begin()));
+  }
   return best;
 }
 

@@ -4,9 +4,20 @@
 // knows of debts comes with the nodes' load reports. Several routers may each find creditors for
 // their own nodes' questions, because a creditor's answer is final.
 //
-// Rank: the node that the debtor prefers, because a plan names it (loan_planner.h), then nodes that
-// hold more of the wanted blocks first (they need not be sent), then nodes of the
-// debtor's host, then by how fast KV travels to them, then by the free share of their pool.
+// Rank, in this order:
+//   - the node that the debtor prefers, because a plan names it (loan_planner.h);
+//   - nodes that hold more of the wanted blocks: they need not be sent;
+//   - what the loan will cost over the link, one predicted number (router/fleet/loan_price.h);
+//   - the free share of the pool, in eighths;
+//   - how busy the node is with sequences of its own (Node::queue_fraction): they compete with the
+//     debtor's questions for its processors, and lose what it computes for the debtor;
+//   - the free share exactly, then the node's id.
+//
+// Links are compared in classes, so that noise does not decide: the cheapest link, and all that
+// cost less than a quarter more, are one class, and so on from the cheapest of the rest. Classes
+// that begin at a measured price have no fixed borders, which two equal links could lie on both
+// sides of. A quarter is well above the noise of an average over many questions, and well below
+// what tells two kinds of links apart: shared memory and TCP differ by a factor of two and more.
 //
 // A loan that moves is asked for in the same way; its next creditor fetches the units from the
 // present one, and answers when it has them.
@@ -21,6 +32,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -72,11 +84,21 @@ class LoanBroker {
     absl::Time deadline;
   };
   using Questions = std::map<Key, Question>;
+  static constexpr double kLinkClass = 1.25;  // from a class's cheapest link to its dearest
   // The nodes that could take on a unit of the wanted ones now, or all of a loan that moves, the
   // best first: kCreditorsMax at most, and none that the debtor avoids. `hashes`: of the wanted
   // units' blocks.
   std::vector<const Node*> Rank(const Node& debtor, const v1::LoanWanted& wanted,
                                 absl::Span<const kv::BlockHash> hashes) const;
+  // A node that could take the loan on. Less is better.
+  struct Candidate {
+    std::pair<bool, int32_t> group;  // not preferred, minus the blocks that it holds
+    double price_us = 0;
+    std::tuple<int, double, double> rest;  // what decides between links of a class
+    const Node* node = nullptr;
+  };
+  // The best ones of the candidates, whose order it changes: kCreditorsMax at most.
+  static std::vector<const Node*> Best(absl::Span<Candidate> candidates);
   // Nodes that may hold back a sequence of theirs for the wanting one, because it came later: those
   // that borrow, and those whose last question found no creditor. kRivalsMax at most, and none that
   // the debtor avoids.

@@ -45,8 +45,8 @@ class LoanPlanner {
   // Of the tokens a second of both nodes.
   static constexpr double kGainMin = 0.05;
   // What asking creditors adds to a debtor's steps: the median gap of an answer on a machine whose
-  // two cores debtor and creditors share (docs/measurements/2026-11-25-lending.md).
-  static constexpr double kSlowdown = 1.35;
+  // two cores debtor and creditors share (docs/measurements/2026-11-27-lending.md).
+  static constexpr double kSlowdown = 1.05;
   static constexpr double kComputeShare = 0.5;  // nodes' default --lend-compute-share
 
   struct Plan {

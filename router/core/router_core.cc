@@ -237,6 +237,13 @@ absl::Status RouterCore::OnCosts(Node& node, const v1::NodeMessage& message) {
     if (!profile.ok()) return named(profile.status());
     fleet_.OnStorageCost(node, *profile);
   }
+  for (int i = 0; i < std::min(message.creditor_links_size(), Fleet::kDebtsMax); ++i) {
+    const v1::CreditorLink& link = message.creditor_links(i);
+    const auto cost = rpc::FromWire(link);
+    if (!cost.ok()) return named(cost.status());
+    fleet_.OnCreditorLink(node, NodeId(link.creditor_node_id()),
+                          Incarnation(link.creditor_incarnation()), *cost);
+  }
   return absl::OkStatus();
 }
 

@@ -278,6 +278,7 @@ void Fleet::Remove(NodeKey key) {
   }
   for (auto& [other_key, other] : by_key_) {
     other->links_in.erase(node.slot);
+    other->creditor_links.erase(node.slot);
     other->failures_in.erase(node.id);
   }
   const bool lent = node.lend_blocks_max > 0;
@@ -462,6 +463,11 @@ void Fleet::FillStatus(absl::Time now, v1::GetStatusResponse& status) const {
     for (const auto& [sender, pair] : node->links_in) *status.add_links() = StatusOf(pair);
     v1::NodeStatus& out = *status.add_nodes() = StatusOf(*node);
     out.set_last_heard_ms(absl::ToDoubleMilliseconds(now - node->last_heard));
+    for (const auto& [creditor, link] : node->creditor_links) {
+      v1::CreditorLink& told = *out.add_creditor_links() = rpc::ToWire(link.cost);
+      told.set_creditor_node_id(At(creditor)->id.value());
+      told.set_creditor_incarnation(At(creditor)->incarnation.value());
+    }
   }
   for (const LostNode& lost : lost_) {
     v1::NodeStatus& out = *status.add_nodes() = lost.status;

@@ -60,6 +60,14 @@ struct NodePair {
   absl::Time sampled = absl::InfiniteFuture();  // the last one of `cost`
 };
 
+// What a debtor has reported of the link to one of its creditors.
+struct CreditorLink {
+  cost::CreditorProfile cost;
+  absl::Time reported;
+  // When a report last had new samples of these.
+  absl::Time blocks_sampled = absl::InfiniteFuture(), asked = absl::InfiniteFuture();
+};
+
 // The longest name of a transport. A report with a longer one is nonsense, and is not kept.
 inline constexpr size_t kTransportNameMax = 64;
 
@@ -107,6 +115,8 @@ struct Node {
   // Bound: one for each joined node.
   std::map<NodeSlot, NodePair> links_in;  // by sender; only senders that are joined
   std::map<NodeId, TransferFailures> failures_in;
+  // As a debtor, by creditor; only creditors that are joined. Bound: Fleet::kDebtsMax.
+  std::map<NodeSlot, CreditorLink> creditor_links;
 
   // This router's own legs on the node.
   int64_t legs = 0;
@@ -284,6 +294,14 @@ class Fleet {
   void OnStepCost(Node& node, const cost::StepProfile& profile);
   // What reading and writing its storage costs, as it says.
   void OnStorageCost(Node& node, const cost::StorageProfile& profile);
+  // What the node's link to a creditor costs, as it says. Creditors that have not joined, or joined
+  // as another incarnation, are ignored; of more than kDebtsMax the one reported longest ago goes.
+  void OnCreditorLink(Node& debtor, const NodeId& creditor, Incarnation incarnation,
+                      const cost::CreditorProfile& cost);
+  // Moving `bytes` between two nodes whose own transfers are not known, of one host or of two, and
+  // a token's questions to a creditor likewise. In microseconds, finite and at least 0.
+  double UsualTransferUs(double bytes, bool same_host) const;
+  double UsualAskUs(bool same_host) const;
   // The index said that the node holds `claimed` tokens of a prompt; it had `found`.
   void PrefixChecked(NodeKey key, int64_t claimed, int64_t found);
   // A first token came after `took`; `predicted` when it was placed.
@@ -396,6 +414,7 @@ class Fleet {
   // The last usable one of each role.
   std::array<cost::StepProfile, kNodeGroups> default_costs_ = {cost::DefaultStepProfile(),
                                                                cost::DefaultStepProfile()};
+  std::array<double, 2> usual_ask_us_{};  // of two hosts, of one; 0: none was reported
   cost::LinkCost all_links_;
   absl::Time all_links_sampled_ = absl::InfiniteFuture();
   int64_t decode_blocks_ = 0;

@@ -1,16 +1,16 @@
 // What a node's work is predicted to take: implements these members of Node and Fleet
 // (router/fleet/fleet.h). A node says what its steps cost, so every figure may be anything: times
-// are kept finite, and no time is longer than kUsMax.
+// are kept finite, and no time is longer than kPriceUsMax.
 #include <algorithm>
 #include <cmath>
 
 #include "common/cost/price_age.h"
 #include "router/fleet/fleet.h"
+#include "router/fleet/price_bounds.h"
 
 namespace tandem::router {
 namespace {
 
-constexpr double kUsMax = 3.6e9;  // an hour
 // Of a link that nobody has measured. Its rate is that of a quick one: a fetch that is tried tells
 // the rate, and one that is not tells nothing.
 constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 10'000;
@@ -20,8 +20,6 @@ constexpr double kFetchFixedUs = 1000;
 // one slow processor.
 constexpr double kDiskFixedUs = 1000, kDiskBytesPerUs = 500;
 constexpr double kHostFixedUs = 100, kHostBytesPerUs = 1000;
-// No storage reads faster, whatever a node says: what twelve channels of DDR5 pass on.
-constexpr double kStorageBytesPerUsMax = 500'000;
 
 // What tells dear nodes from cheap ones: a thousand rows of what nodes of this role compute.
 double PriceUs(v1::NodeRole role, const cost::StepProfile& profile) {
@@ -32,7 +30,24 @@ double PriceUs(v1::NodeRole role, const cost::StepProfile& profile) {
   return profile.Predict(role == v1::NODE_ROLE_DECODE ? generated : prompt).us;
 }
 
-double Bounded(double us) { return us > 0 ? std::min(us, kUsMax) : 0; }  // NaN is not above 0
+// Of two nodes of one host: memory at what MovingPace takes it to be, and a question to a creditor
+// that has to be woken. A creditor of another host is asked over a network.
+constexpr double kSameHostBytesPerUs = 4000, kSameHostRoundTripUs = 50;
+constexpr double kRoundTripUs = kLinkFixedUs;
+constexpr double kAskLayers = 32;  // as a model of 8 billion parameters has
+// A link between two nodes of one host costs at most this part of one between hosts.
+constexpr double kSameHostPart = 0.5;
+constexpr double kNewWeight = 0.125;  // of a report, in what is usual
+
+// Of a token's questions to a creditor.
+double AskPriorUs(bool same_host) {
+  return kAskLayers * (same_host ? kSameHostRoundTripUs : kRoundTripUs);
+}
+
+double MeasuredUs(const cost::LinkCost& cost, double bytes) {
+  const double rate = cost.bytes_per_second() / 1e6;
+  return BoundedUs(cost.fixed_us() + (rate > 0 ? bytes / rate : 0));
+}
 
 }  // namespace
 
@@ -52,16 +67,16 @@ double Node::PromptUs(int64_t first_row, int64_t rows) const {
                                   .prompt_attended = rows * first_row + rows * (rows + 1) / 2,
                                   .sampled_rows = 1})
                         .us;
-  return Bounded(us + static_cast<double>(steps - 1) * cost.step_us);
+  return BoundedUs(us + static_cast<double>(steps - 1) * cost.step_us);
 }
 
 double Node::RowsUs(int64_t first_row, int64_t rows) const {
   if (rows <= 0) return 0;
   const cost::StepProfile& cost = profile();
-  return Bounded(cost.Predict({.prompt_rows = rows,
-                               .prompt_attended = rows * first_row + rows * (rows + 1) / 2})
-                     .us -
-                 cost.step_us);
+  return BoundedUs(cost.Predict({.prompt_rows = rows,
+                                 .prompt_attended = rows * first_row + rows * (rows + 1) / 2})
+                       .us -
+                   cost.step_us);
 }
 
 double Node::HalfStepUs() const {
@@ -75,24 +90,24 @@ double Node::HalfStepUs() const {
 }
 
 double Node::GenerateUs(int64_t sequences, int64_t attended) const {
-  return Bounded(profile()
-                     .Predict({.generated_rows = sequences,
-                               .generated_attended = attended,
-                               .sampled_rows = sequences})
-                     .us);
+  return BoundedUs(profile()
+                       .Predict({.generated_rows = sequences,
+                                 .generated_attended = attended,
+                                 .sampled_rows = sequences})
+                       .us);
 }
 
 double Node::WaitUs(int64_t prompt_tokens, absl::Time now) const {
   // Reports count all routers' prompts, up to a heartbeat late. What exceeds this router's own is
   // taken to be others'. A row of a prompt attends to half of it, on average.
   const int64_t rows = std::max<int64_t>(0, load.prefill_tokens_waiting() - prefill_tokens_ahead);
-  const double others = rows == 0
-                            ? 0
-                            : Bounded(profile()
-                                          .Predict({.prompt_rows = rows,
-                                                    .prompt_attended = rows * (prompt_tokens / 2)})
-                                          .us);
-  return Bounded(work.RemainingUs(now) + others);
+  const double others =
+      rows == 0 ? 0
+                : BoundedUs(profile()
+                                .Predict({.prompt_rows = rows,
+                                          .prompt_attended = rows * (prompt_tokens / 2)})
+                                .us);
+  return BoundedUs(work.RemainingUs(now) + others);
 }
 
 absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, absl::Time now) const {
@@ -104,14 +119,14 @@ double Node::ReadUs(const ReadTokens& tokens, absl::Time now) const {
                            absl::Time sampled, double fixed_us, double bytes_per_us) {
     if (count <= 0) return 0.0;
     const double bytes = static_cast<double>(count) * kv_bytes_per_token;
-    const double prior = Bounded(fixed_us + bytes / bytes_per_us);
+    const double prior = BoundedUs(fixed_us + bytes / bytes_per_us);
     if (!cost.has_value() || cost->read.samples <= 0) return prior;
     const double measured =
-        Bounded(std::max(cost->read.PredictUs(bytes), bytes / kStorageBytesPerUsMax));
+        BoundedUs(std::max(cost->read.PredictUs(bytes), bytes / kBytesPerUsMax));
     return cost::FadedPrice(measured, prior, sampled, now);
   };
   const cost::StorageProfile costs = storage_cost.value_or(cost::StorageProfile());
-  return Bounded(
+  return BoundedUs(
       tier_us(tokens.host, costs.host, host_read_sampled, kHostFixedUs, kHostBytesPerUs) +
       tier_us(tokens.disk, costs.disk, disk_read_sampled, kDiskFixedUs, kDiskBytesPerUs));
 }
@@ -168,23 +183,56 @@ void Fleet::OnStorageCost(Node& node, const cost::StorageProfile& profile) {
 
 double Fleet::TransferUs(const Node& from, const Node& to, double bytes) const {
   if (!(bytes > 0)) return 0;
-  // Two transfers tell a fixed part from a rate; one does not.
-  constexpr int64_t kSamplesMin = 2;
-  const auto measured = [&](const cost::LinkCost& cost) {
-    const double rate = cost.bytes_per_second() / 1e6;
-    return Bounded(cost.fixed_us() + (rate > 0 ? bytes / rate : 0));
-  };
-  const auto of_any_link = [&] {
-    const double prior = Bounded(kLinkFixedUs + bytes / kLinkBytesPerUs);
-    if (all_links_.samples() < kSamplesMin) return prior;
-    return cost::FadedPrice(measured(all_links_), prior, all_links_sampled_, now_);
-  };
   const auto link = to.links_in.find(from.slot);
-  if (link == to.links_in.end() || link->second.cost.samples() < kSamplesMin) return of_any_link();
+  if (link == to.links_in.end() || link->second.cost.samples() < kLinkSamplesMin)
+    return UsualTransferUs(bytes, /*same_host=*/false);
   const NodePair& pair = link->second;
-  const double price = measured(pair.cost);
+  const double price = MeasuredUs(pair.cost, bytes);
   if (now_ - pair.sampled <= cost::kPriceTrusted) return price;
-  return cost::FadedPrice(price, of_any_link(), pair.sampled, now_);
+  return cost::FadedPrice(price, UsualTransferUs(bytes, /*same_host=*/false), pair.sampled, now_);
+}
+
+double Fleet::UsualTransferUs(double bytes, bool same_host) const {
+  if (!(bytes > 0)) return 0;
+  double us = BoundedUs(kLinkFixedUs + bytes / kLinkBytesPerUs);
+  if (all_links_.samples() >= kLinkSamplesMin)
+    us = cost::FadedPrice(MeasuredUs(all_links_, bytes), us, all_links_sampled_, now_);
+  return same_host ? std::min(us * kSameHostPart, bytes / kSameHostBytesPerUs) : us;
+}
+
+double Fleet::UsualAskUs(bool same_host) const {
+  const auto usual = [&](bool host) {
+    return usual_ask_us_[host] > 0 ? usual_ask_us_[host] : AskPriorUs(host);
+  };
+  return same_host ? std::min(usual(true), usual(false) * kSameHostPart) : usual(false);
+}
+
+void Fleet::OnCreditorLink(Node& debtor, const NodeId& creditor, Incarnation incarnation,
+                           const cost::CreditorProfile& cost) {
+  const auto found = by_id_.find(creditor);
+  if (found == by_id_.end() || found->second->incarnation != incarnation ||
+      found->second == &debtor) {
+    return;
+  }
+  const Node& other = *found->second;
+  std::map<NodeSlot, CreditorLink>& links = debtor.creditor_links;
+  if (!links.contains(other.slot) && links.size() >= kDebtsMax) {
+    links.erase(std::min_element(links.begin(), links.end(), [](const auto& a, const auto& b) {
+      return a.second.reported < b.second.reported;
+    }));
+  }
+  CreditorLink& link = links[other.slot];
+  link.reported = now_;
+  if (link.cost.blocks.samples != cost.blocks.samples) link.blocks_sampled = now_;
+  const bool has_asked = cost.AskUs() > 0 && link.cost.AskUs() != cost.AskUs();
+  link.cost = cost;
+  if (!has_asked) return;
+  link.asked = now_;
+  // One report moves what is usual by a little only, whatever it says.
+  const bool same_host = other.host == debtor.host;
+  double& usual = usual_ask_us_[same_host];
+  if (usual == 0) usual = AskPriorUs(same_host);
+  usual += kNewWeight * (std::clamp(cost.AskUs(), usual / 2, usual * 2) - usual);
 }
 
 FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens,
@@ -192,7 +240,7 @@ FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first, in
   const double wire_us =
       TransferUs(holder, to, static_cast<double>(tokens) * to.kv_bytes_per_token);
   const double read_us = holder.ReadUs(stored.Part(tokens), now_);
-  return {.fetch_us = Bounded(kFetchFixedUs + holder.HalfStepUs() + read_us + wire_us),
+  return {.fetch_us = BoundedUs(kFetchFixedUs + holder.HalfStepUs() + read_us + wire_us),
           .saved_us = to.RowsUs(first, tokens)};
 }
 

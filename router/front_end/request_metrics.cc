@@ -67,8 +67,11 @@ void AddLoad(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegis
 
 void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& labels,
                         MetricRegistry& page) {
+  const auto add = [&](const char* name, const char* help, double value) {
+    page.AddCounter(name, help, labels).Add(value);
+  };
   const auto count = [&](const char* name, const char* help, int64_t value) {
-    page.AddCounter(name, help, labels).Add(static_cast<double>(value));
+    add(name, help, static_cast<double>(value));
   };
   count("tandem_node_loans_total",
         "Loans of KV memory that other nodes have taken on for the node.", counters.loans_taken());
@@ -89,6 +92,23 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
   count("tandem_node_lending_answers_total",
         "Questions about lent KV that the node has answered for other nodes.",
         counters.lending_answers());
+  count("tandem_node_loans_recalled_total",
+        "Loans of the node whose creditors wanted their memory back.", counters.loans_recalled());
+  count("tandem_node_lending_questions_total",
+        "Messages with questions about lent KV that the node has sent to its creditors.",
+        counters.lending_questions());
+  count("tandem_node_lending_questions_failed_total",
+        "Parts of questions that got no answer; the rows that needed them failed.",
+        counters.lending_questions_failed());
+  count("tandem_node_lending_sent_bytes_total", "Questions that the node has sent, in bytes.",
+        counters.lending_bytes_sent());
+  count("tandem_node_lending_received_bytes_total", "Answers that the node has got, in bytes.",
+        counters.lending_bytes_received());
+  add("tandem_node_lending_round_trip_seconds_total",
+      "Time from the node's questions to their answers, of each that was answered.",
+      counters.lending_round_trip_s());
+  add("tandem_node_lending_awaited_seconds_total",
+      "Time in which the node's steps waited for answers.", counters.lending_awaited_s());
 }
 
 void AddStorageRates(const v1::StorageCost& cost, const MetricLabels& labels,

@@ -113,6 +113,10 @@ void TimedPlane::Do(const transfer::PushRange& command) {
   const absl::Duration wire =
       absl::Seconds(static_cast<double>(bytes) / network_.options_.bytes_per_second);
   const absl::Time start = std::max({now_, sending_until_, receiver->receiving_until_});
+  if (sent.through < now_) {
+    sent.stretch_began = now_;
+    sent.bytes_before_stretch = sent.bytes;
+  }
   sending_until_ = receiver->receiving_until_ = sent.through = start + wire;
   sent.first_push = std::min(sent.first_push, now_);
   sent.bytes += bytes;
@@ -147,9 +151,12 @@ void TimedPlane::Deliver(transfer::ExportId id) {
     const auto sent = exports_.find(id);
     if (sent == exports_.end()) return;
     const absl::Duration took = site_.process.Now() - sent->second.first_push;
-    Emit(transfer::ExportDone{.export_id = id,
-                              .bytes_sent = sent->second.bytes,
-                              .transfer_time = std::max(absl::ZeroDuration(), took)});
+    Emit(transfer::ExportDone{
+        .export_id = id,
+        .bytes_sent = sent->second.bytes,
+        .transfer_time = std::max(absl::ZeroDuration(), took),
+        .last_stretch = site_.process.Now() - sent->second.stretch_began,
+        .last_stretch_bytes = sent->second.bytes - sent->second.bytes_before_stretch});
     exports_.erase(sent);
     site_.on_activity();
   });

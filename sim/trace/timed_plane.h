@@ -65,6 +65,8 @@ class TimedPlane final : public KvPlane {
     absl::Time deadline;
     int64_t bytes = 0;
     absl::Time first_push = absl::InfiniteFuture();
+    absl::Time stretch_began = absl::InfinitePast();  // as transfer::ExportDone::last_stretch
+    int64_t bytes_before_stretch = 0;
     absl::Time through = absl::InfinitePast();  // when the last range is
     absl::Duration on_wire;
     transfer::FinishExport finish;  // once asked for

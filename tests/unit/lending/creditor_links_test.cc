@@ -224,6 +224,55 @@ TEST(CreditorLinksTest, ASlowCreditorDelaysOnlyAndALongPromptIsCutIntoManyQuesti
   EXPECT_EQ(debtor.links->counters().failures, 0);
 }
 
+// Each end has a clock of its own here: what the creditor says it computed is taken away.
+TEST(CreditorLinksTest, ARoundTripLeavesTheCreditorsComputingOut) {
+  const auto random = NewSeededRandom(14);
+  ManualClock debtor_clock, creditor_clock;
+  Gate gate;
+  DebtorNode::Options debtor_options;
+  debtor_options.clock = &debtor_clock;
+  DebtorNode debtor(debtor_options);
+  CreditorNode::Options options;
+  options.clock = &creditor_clock;
+  options.gate = &gate;
+  CreditorNode creditor(options);
+  debtor.Borrow(creditor, 1, kUnits, 10);
+  int questions = 0;
+  const auto exchange = [&](absl::Duration elapsed, absl::Duration computed) {
+    gate.Set(true);
+    std::thread others([&] {
+      gate.AwaitArrivals(++questions);
+      debtor_clock.Advance(elapsed);
+      creditor_clock.Advance(computed);
+      gate.Set(false);
+    });
+    Layer layer(0);
+    layer.Add(1, kUnits, 10, kUnits, 1, kQFloats, *random);
+    layer.Exchange(*debtor.links);
+    others.join();
+    EXPECT_TRUE(layer.IsAllRight());
+  };
+  const auto least = [&] {
+    const auto taken = debtor.links->TakeRoundTrips();
+    return taken.size() == 1 ? taken[0].least : -absl::InfiniteDuration();
+  };
+  EXPECT_TRUE(debtor.links->TakeRoundTrips().empty());
+  exchange(absl::Microseconds(1000), absl::Microseconds(300));
+  exchange(absl::Microseconds(345), absl::Microseconds(300));
+  exchange(absl::Microseconds(500), absl::Microseconds(300));
+  const auto taken = debtor.links->TakeRoundTrips();
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].creditor.node, NodeId("creditor"));
+  EXPECT_EQ(taken[0].creditor.incarnation, Incarnation(7));
+  EXPECT_EQ(taken[0].least, absl::Microseconds(45)) << "the quickest one";
+  EXPECT_TRUE(debtor.links->TakeRoundTrips().empty()) << "no question since";
+  exchange(absl::Microseconds(600), absl::Microseconds(300));
+  EXPECT_EQ(least(), absl::Microseconds(300)) << "earlier ones are taken already";
+  exchange(absl::Microseconds(100), absl::Microseconds(300));
+  EXPECT_EQ(least(), absl::Microseconds(1)) << "a creditor that says too much";
+  EXPECT_EQ(debtor.links->counters().round_trips, absl::Microseconds(2545));
+}
+
 TEST(CreditorLinksTest, PartsThatCannotBeAskedFailAloneAndAtOnce) {
   TwoCreditors world({});
   Layer layer = TwoParts(0, *world.random);

@@ -154,6 +154,20 @@ TEST(LendingWireTest, AResponseGivesEachEntryItsBytesOrItsStatus) {
   EXPECT_TRUE(reader->Next().status().ok());
 }
 
+TEST(LendingWireTest, AResponseTellsHowLongTheCreditorComputed) {
+  const uint32_t most = ResponseEntry::kBusyUsMax;
+  for (const uint32_t us : {0u, 1u, 1000u, most}) {
+    for (const uint32_t flags : {0u, ResponseEntry::kRecalled}) {
+      Message message =
+          Response({{.code = 0, .flags = flags | us << ResponseEntry::kBusyShift, .bytes = 0}}, 0);
+      auto reader = ResponseReader::Read(message.Take(), RequestKind::kAttend, 1);
+      ASSERT_TRUE(reader.ok()) << reader.status();
+      EXPECT_EQ(reader->busy(), absl::Microseconds(us));
+      EXPECT_EQ(reader->Next().is_recalled, flags != 0);
+    }
+  }
+}
+
 TEST(LendingWireTest, AResponseThatDoesNotFitItsRequestIsDataLoss) {
   const auto code = [](const std::vector<ResponseEntry>& entries, size_t bytes,
                        RequestKind kind = RequestKind::kAttend, size_t count = 1) {

@@ -113,6 +113,35 @@ TEST(RequestMetrics, NodesCountersAreCounters) {
   EXPECT_THAT(text, HasSubstr("# TYPE tandem_fleet_streams_refused_total counter\n"));
 }
 
+TEST(RequestMetrics, ADebtorsLinksAreCounted) {
+  v1::GetStatusResponse status;
+  v1::NodeStatus& node = *status.add_nodes();
+  node.set_node_id("d");
+  node.set_role("decode");
+  v1::NodeCounters& counters = *node.mutable_counters();
+  counters.set_lending_questions(60);
+  counters.set_lending_questions_failed(2);
+  counters.set_lending_bytes_sent(4000);
+  counters.set_lending_bytes_received(5000);
+  counters.set_lending_round_trip_s(0.25);
+  counters.set_lending_awaited_s(0.125);
+  counters.set_loans_recalled(3);
+  const std::string text = RequestMetrics("m").Text(status, {});
+  for (const char* line : {"lending_questions_total", "lending_round_trip_seconds_total"})
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("# TYPE tandem_node_", line, " counter\n")));
+  const auto has = [&](const char* name, const char* value) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_node_", name, "{node=\"d\",role=\"decode\"} ",
+                                             value, "\n")));
+  };
+  has("lending_questions_total", "60");
+  has("lending_questions_failed_total", "2");
+  has("lending_sent_bytes_total", "4000");
+  has("lending_received_bytes_total", "5000");
+  has("lending_round_trip_seconds_total", "0.25");
+  has("lending_awaited_seconds_total", "0.125");
+  has("loans_recalled_total", "3");
+}
+
 TEST(RequestMetrics, NodesThatAreGoneHoldNothing) {
   v1::GetStatusResponse status;
   for (const char* state : {"ready", "draining", "lost"}) {

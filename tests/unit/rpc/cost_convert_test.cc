@@ -49,5 +49,31 @@ TEST(CostConvert, RefusesWhatCannotBe) {
   EXPECT_EQ(FromWire(wire).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(CostConvert, ALinksCostArrivesAsSentAndIsCheckedLikewise) {
+  cost::LinkCost blocks;
+  for (int i = 1; i < 20; ++i) blocks.Observe(1000 * i, 50 + i);
+  const cost::CreditorProfile sent{.blocks = blocks.profile(), .round_trip_us = 31.5, .layers = 30};
+  const v1::CreditorLink wire = ToWire(sent);
+  const auto arrived = FromWire(wire);
+  ASSERT_OK(arrived.status());
+  EXPECT_EQ(arrived->AskUs(), 30 * 31.5);
+  EXPECT_EQ(arrived->blocks.PredictUs(5000), sent.blocks.PredictUs(5000));
+  EXPECT_NEAR(sent.blocks.PredictUs(5000), blocks.Predict(5000).value, 1e-9);
+  EXPECT_EQ(ToWire(*arrived).SerializeAsString(), wire.SerializeAsString());
+  for (const double figure : {-1.0, std::nan(""), 1.0 / 0.0}) {
+    v1::CreditorLink odd = wire;
+    odd.set_round_trip_us(figure);
+    EXPECT_EQ(FromWire(odd).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(FromWire(odd).status().message(), HasSubstr("round_trip_us"));
+    odd = wire;
+    odd.mutable_blocks()->set_actual_us(figure);
+    EXPECT_EQ(FromWire(odd).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  v1::CreditorLink odd = wire;
+  odd.set_layers(-1);
+  odd.set_creditor_node_id(std::string(10'000, 'x'));
+  EXPECT_LT(FromWire(odd).status().message().size(), 300u) << "a sender chooses the length";
+}
+
 }  // namespace
 }  // namespace tandem::rpc

@@ -116,6 +116,39 @@ TEST_F(SenderTurnsTest, ExportsToOnePeerTakeTurns) {
   EXPECT_EQ(endpoint_->counters().exports_open, 0);
 }
 
+// Blocks that are pushed part by part leave pauses. The last stretch without one tells the link's
+// rate: its bytes, until they are acknowledged.
+TEST_F(SenderTurnsTest, TheLastStretchBeginsAfterTheLastPause) {
+  OpenExport open;
+  open.export_id = ExportId(1);
+  open.peer = {NodeId("d"), kReceiver, "1", "h"};
+  open.lease = LeaseId(1);
+  open.epoch = Epoch(1);
+  for (int i = 0; i < kBlocks; ++i) open.blocks.push_back(BlockId(i));
+  open.deadline = now_ + absl::Seconds(10);
+  const auto push = [&](int first, int count) {
+    now_ += absl::Milliseconds(100);  // a step
+    endpoint_->Handle(PushRange{ExportId(1), first, count, 0, 1}, now_);
+  };
+  endpoint_->Handle(open, now_);
+  push(0, 1);
+  CompleteAll();
+  push(1, 1);  // after a pause
+  push(2, 2);  // without one: the second block is on its way
+  endpoint_->Handle(FinishExport{ExportId(1), {}}, now_);
+  now_ += absl::Milliseconds(30);
+  endpoint_->Tick(now_);
+  CompleteAll();
+  Acknowledge(1, 1);
+  const auto events = endpoint_->TakeEvents();
+  ASSERT_EQ(events.size(), 1u);
+  const auto& done = std::get<ExportDone>(events[0]);
+  EXPECT_EQ(done.bytes_sent, kBlocks * kCellBytes);
+  EXPECT_EQ(done.transfer_time, absl::Milliseconds(230));
+  EXPECT_EQ(done.last_stretch, absl::Milliseconds(130));
+  EXPECT_EQ(done.last_stretch_bytes, 3 * kCellBytes);
+}
+
 TEST_F(SenderTurnsTest, PeersDoNotWaitForEachOther) {
   Export(1, 1);
   Export(2, 2);
