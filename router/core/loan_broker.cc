@@ -40,6 +40,10 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
   };
   const bool holders_found =
       std::any_of(holders.begin(), holders.end(), [](const auto& group) { return !group.empty(); });
+  // Mostly there are none, and hashing a thousand names would take as long as the rest.
+  const auto is_avoided = [&](const Node& node) {
+    return !avoided.empty() && avoided.contains(node.id.value());
+  };
   const LoanPrice price(fleet_, debtor, std::ssize(hashes) * debtor.block_tokens);
   std::vector<Candidate> candidates;
   candidates.reserve(static_cast<size_t>(fleet_.size()));
@@ -48,7 +52,7 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
     if (node == nullptr || node == &debtor) continue;
     const bool holds = taken_over && node->id.value() == wanted.from_node_id();
     if (!holds && LendableNow(*node) < needed) continue;
-    if (node->numerics_id != debtor.numerics_id || avoided.contains(node->id.value())) continue;
+    if (node->numerics_id != debtor.numerics_id || is_avoided(*node)) continue;
     const int32_t held = holders_found ? held_by(*node) : 0;
     // Blocks of a loan that moves come from its present creditor.
     const int64_t sent = moves ? 0 : std::ssize(hashes) - held;
