@@ -35,6 +35,9 @@ struct KvPlaneSite {
   std::function<void()> on_activity;    // call it when TakeEvents has something new
 };
 
+// How often a node looks at its deadlines; at most 50 ms.
+inline constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+
 struct NodeSeams {
   // Called at each start of the process.
   std::function<std::unique_ptr<engine::Engine>()> engine;
@@ -46,8 +49,8 @@ struct NodeSeams {
   // What a probe at the node's start measures (common/node/step_probe.h); none = it measures
   // nothing, and the first steps teach the node's cost model.
   std::optional<cost::StepProfile> probed;
-  kv::BlockKey block_key;                                 // the routers', too
-  absl::Duration tick_interval = absl::Milliseconds(20);  // at most 50 ms
+  kv::BlockKey block_key;  // the routers', too
+  absl::Duration tick_interval = kTickInterval;
   absl::Duration heartbeat_interval = absl::Milliseconds(100);
   // Whether what comes during a step waits for its end, as for a process's engine thread.
   bool inbox_waits = false;

@@ -104,9 +104,12 @@ void SimLending::Collect(absl::Span<engine::RemotePart> parts) {
     part.status = creditor == nullptr
                       ? absl::UnavailableError("the creditor does not answer")
                       : creditor->Answer({site_.self, part.lent.loan}, part, recalled);
-    if (!part.status.ok()) Lose(part.lent.loan, part.status);
-    if (part.status.ok())
+    if (part.status.ok()) {
+      it->second.heard = site_.now();
       answered_by_.insert({it->second.creditor.node, it->second.creditor.incarnation});
+    } else {
+      Lose(part.lent.loan, part.status);
+    }
     NoteRecall(part.lent.loan, recalled);
   }
 }
@@ -122,10 +125,17 @@ std::vector<lending::LinkRoundTrip> SimLending::TakeRoundTrips() {
 
 void SimLending::Tick() {
   for (auto& [loan, used] : used_) {
+    if (used.lost) continue;
     SimLending* creditor = CreditorOf(used);
-    if (creditor == nullptr || used.lost) continue;
+    if (creditor == nullptr) {
+      if (site_.now() - used.heard > kLeaseTime)
+        Lose(loan, absl::DeadlineExceededError("the creditor was silent for the lease time"));
+      continue;
+    }
     bool recalled = false;
-    if (const absl::Status status = creditor->Renew({site_.self, loan}, recalled); !status.ok())
+    if (const absl::Status status = creditor->Renew({site_.self, loan}, recalled); status.ok())
+      used.heard = site_.now();
+    else
       Lose(loan, status);
     NoteRecall(loan, recalled);
   }
@@ -133,6 +143,18 @@ void SimLending::Tick() {
   for (const auto& [key, loan] : served_)
     if (site_.now() - loan.heard > kLeaseTime) expired.push_back(key);
   for (const lending::LoanKey& key : expired) site_.on_event(lending::LoanExpired{key});
+}
+
+// ---- for the checker
+
+void SimLending::AddTo(LoanParty& party) const {
+  party.self = site_.self;
+  for (const auto& [key, loan] : served_)
+    party.served.push_back(
+        {.key = key, .units = loan.units, .blocks = loan.blocks, .heard = loan.heard});
+  for (const auto& [loan, used] : used_)
+    party.used.push_back(
+        {.loan = loan, .creditor = &used.creditor, .heard = used.heard, .lost = used.lost});
 }
 
 }  // namespace tandem::sim

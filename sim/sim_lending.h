@@ -1,6 +1,7 @@
 // A simulated node's lending plane: both ends of its loans (common/lending/lending.h). A question
 // is answered in no time, from the creditor's memory as it is at that moment; it fails when the
-// creditor is dead, another incarnation, behind a partition, or does not serve the loan. Thread
+// creditor is dead, another incarnation, behind a partition, or does not serve the loan. A creditor
+// that could not be reached for the lease time has lost its loans, as for CreditorLinks. Thread
 // safety: none; the simulation's thread. Owner: a SimNode, for one life of its process.
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "common/engine/remote_attention.h"
 #include "common/lending/creditor_links.h"
 #include "common/lending/lending.h"
+#include "sim/checkers/loan_checker.h"
 
 namespace tandem::sim {
 
@@ -47,6 +49,10 @@ class SimLending final : public engine::RemoteAttention {
   // For checkers.
   bool Serves(BlockId block) const { return served_blocks_.contains(block); }
   size_t loans_served() const { return served_.size(); }
+  // Whether it neither serves nor uses a loan.
+  bool idle() const { return served_.empty() && used_.empty(); }
+  // What the checker of loans wants to know of this plane.
+  void AddTo(LoanParty& party) const;
   int64_t parts_answered() const { return parts_answered_; }
   // The nodes that keep units for this one, lost loans' included.
   std::set<std::string> creditors() const {
@@ -64,6 +70,7 @@ class SimLending final : public engine::RemoteAttention {
   };
   struct Used {
     lending::CreditorAddress creditor;
+    absl::Time heard;
     bool lost = false, recalled = false;
   };
   // At the creditor.
@@ -78,7 +85,9 @@ class SimLending final : public engine::RemoteAttention {
   void Carry(const lending::ServeLoan& command);
   void Carry(const lending::StopServing& command);
   void Carry(const lending::RecallLoan& command);
-  void Carry(const lending::UseLoan& command) { used_[command.loan] = {command.creditor}; }
+  void Carry(const lending::UseLoan& command) {
+    used_[command.loan] = {.creditor = command.creditor, .heard = site_.now()};
+  }
   void Carry(const lending::ReturnLoan& command);
 
   const Site site_;

@@ -80,6 +80,10 @@ class SimNode final : public Process {
   const NodeWork& work() const { return work_; }
   // Null unless the topology lends. REQUIRES: alive.
   SimLending* lending() { return lending_.get(); }
+  // Whether this node is one end of a loan. REQUIRES: alive, and the topology lends.
+  bool has_loans() const {
+    return !lending_->idle() || !resources_->lender().idle() || !resources_->borrower().idle();
+  }
   int64_t blocks_adopted() const { return alive() ? resources_->counters().blocks_adopted() : 0; }
   int64_t blocks_fetched() const { return alive() ? resources_->counters().blocks_fetched() : 0; }
   int64_t part_tokens_fetched() const {

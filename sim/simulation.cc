@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/engine/hash/hash_engine.h"
 #include "common/model/hash_model.h"
+#include "sim/checkers/loan_checker.h"
 #include "sim/checkers/progress_checker.h"
 #include "sim/checkers/quiescence_checker.h"
 #include "sim/control_stream.h"
@@ -57,6 +58,7 @@ class Simulation {
   void BlockFor(const Fault& fault, bool both_ways);
   void Cover(const Fault& fault);
   void TickClients();
+  void TickLoans();
   void CheckQuiet();
   SimNode* NodeAt(int64_t id) {
     const int64_t index = id - static_cast<int64_t>(routers_.size());
@@ -74,6 +76,7 @@ class Simulation {
   const Schedule& schedule_;
   World world_;
   RunLog log_;
+  LoanChecker loans_;
   SimClients clients_;
   VirtualNetwork network_;
   std::vector<std::unique_ptr<SimRouter>> routers_;
@@ -90,10 +93,20 @@ NetworkOptions NetworkOf(const Topology& t) {
           .hold_when_blocked = t.hold_frames != 0};
 }
 
+LoanLimits LimitsOf(const Topology& t) {
+  const int64_t rows = t.max_batch_tokens + t.max_sequences;
+  const absl::Duration step = absl::Microseconds(t.step_us + t.row_us * rows);
+  return {.lease_time = SimLending::kLeaseTime,
+          .tick = kTickInterval,
+          .hop = absl::Microseconds(t.hop_us),
+          .step = step + step * t.lent_step_percent / 100};
+}
+
 Simulation::Simulation(const Schedule& schedule, bool timeline)
     : schedule_(schedule),
       world_(schedule.seed),
       log_(world_, timeline),
+      loans_(log_, LimitsOf(schedule.topology)),
       clients_(world_, log_),
       network_(world_, NetworkOf(schedule.topology)) {
   AddProcesses();
@@ -104,6 +117,7 @@ Simulation::Simulation(const Schedule& schedule, bool timeline)
     clients_.Add(request, EngineOptions(schedule_.topology));
   for (const Fault& fault : schedule_.faults) After(fault.at_us, [this, &fault] { Inject(fault); });
   TickClients();
+  if (schedule_.topology.lend_blocks > 0) TickLoans();
 }
 
 // What rows cost where row_us is not 0.
@@ -210,6 +224,25 @@ void Simulation::AddStreams() {
 void Simulation::TickClients() {
   clients_.Tick();
   world_.After(absl::Milliseconds(100), [this] { TickClients(); });
+}
+
+void Simulation::TickLoans() {
+  const bool none = std::all_of(nodes_.begin(), nodes_.end(), [](const auto& node) {
+    return !node->alive() || !node->has_loans();
+  });
+  if (!none || loans_.follows_any()) {
+    std::vector<LoanParty> parties;
+    for (const auto& node : nodes_) {
+      if (!node->alive()) continue;
+      LoanParty& party = parties.emplace_back();
+      party.resources = &node->resources();
+      party.running = node->RunningTime();
+      party.slowness_max = node->slowness_max();
+      node->lending()->AddTo(party);
+    }
+    loans_.Check(parties);
+  }
+  world_.After(kTickInterval, [this] { TickLoans(); });
 }
 
 // ---- faults

@@ -160,6 +160,8 @@ class BlockPool {
   // Whether the block has several references. A block that is not sealed may then have an owner who
   // writes the rows after its part.
   bool IsShared(BlockId block) const { return At(block).references > 1; }
+  // For checkers; 0: the block is not used.
+  int32_t references(BlockId block) const { return At(block).references; }
   // Withdraws the parts that follow `parent`, because the contents of one turned out to be wrong.
   void ForgetParts(const BlockHash& parent);
 

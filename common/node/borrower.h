@@ -135,6 +135,20 @@ class Borrower {
   int64_t leases() const { return home_.leases(); }
   int64_t exports() const { return static_cast<int64_t>(by_export_.size()); }
 
+  // A loan as this end knows it; for checkers. Valid until the next call that is not const.
+  struct LoanView {
+    LoanId id;
+    SequenceId sequence;
+    engine::UnitSpan units;
+    const lending::CreditorAddress* creditor = nullptr;  // null until one has granted the loan
+    bool used = false;
+  };
+  std::vector<LoanView> loans() const;
+  // Likewise those of split prompts whose end was sent.
+  const std::deque<std::pair<LoanId, absl::Time>>& split_loans_kept() const {
+    return split_loans_kept_;
+  }
+
  private:
   enum class State { kAsked, kSending, kReady, kUsed };
   struct Loan {

@@ -18,6 +18,19 @@ bool Borrower::IsLentAs(const Loan& loan, LoanId as) const {
   });
 }
 
+std::vector<Borrower::LoanView> Borrower::loans() const {
+  std::vector<LoanView> views;
+  views.reserve(loans_.size());
+  for (const auto& [id, loan] : loans_) {
+    views.push_back({.id = id,
+                     .sequence = loan.sequence,
+                     .units = loan.units,
+                     .creditor = loan.has_creditor ? &loan.creditor : nullptr,
+                     .used = loan.state == State::kUsed});
+  }
+  return views;
+}
+
 // ---- to another creditor
 
 void Borrower::MoveRecalled(absl::Time now) {

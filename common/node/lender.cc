@@ -176,6 +176,19 @@ void Lender::OnLendBlocks(RouterKey router, const v1::LendBlocks& command, bool 
   loans_.emplace(key, *std::move(loan));
 }
 
+std::vector<Lender::LoanView> Lender::loans() const {
+  std::vector<LoanView> views;
+  views.reserve(loans_.size());
+  for (const auto& [key, loan] : loans_) {
+    views.push_back({.key = key,
+                     .blocks = loan.blocks,
+                     .hashes = loan.hashes,
+                     .filling = loan.lease.has_value(),
+                     .offered = loan.offer.has_value()});
+  }
+  return views;
+}
+
 bool Lender::MakeRoom(int64_t arrived_us, absl::Time now) {
   if (blocks_lent() + blocks_per_unit() > lend_blocks_max_ || !scheduler_.HoldBack(arrived_us))
     return false;

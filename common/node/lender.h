@@ -76,6 +76,16 @@ class Lender {
   int64_t leases() const { return static_cast<int64_t>(by_lease_.size() + draining_.size()); }
   int64_t blocks_lent() const { return std::ssize(lent_); }
 
+  // A loan as this end knows it; for checkers. Valid until the next call that is not const.
+  struct LoanView {
+    lending::LoanKey key;
+    absl::Span<const BlockId> blocks;
+    absl::Span<const kv::BlockHash> hashes;  // of `blocks`
+    bool filling = false;                    // not all blocks have arrived
+    bool offered = false;                    // served once they have: it moves here
+  };
+  std::vector<LoanView> loans() const;
+
  private:
   struct Loan {
     // Bound: the units of one loan.

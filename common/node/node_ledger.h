@@ -76,6 +76,8 @@ class NodeLedger {
                    absl::string_view trace_id = "");
   void Transfer(transfer::TransferCommand command);
   void Lend(lending::LendingCommand command) { actions_.lending.push_back(std::move(command)); }
+  // Those that Take has yet to return; for checkers.
+  const std::vector<lending::LendingCommand>& lending_untaken() const { return actions_.lending; }
   void Store(storage::StorageCommand command) { actions_.storage.push_back(std::move(command)); }
   // Ids that this node has not used before.
   LeaseId NewLease() { return LeaseId(next_lease_++); }

@@ -120,6 +120,9 @@ class NodeResources {
   FetchedPrompts& fetched_prompts() { return fetched_prompts_; }
   StoredBlocks& stored_blocks() { return stored_blocks_; }
   Borrower& borrower() { return borrower_; }
+  const Borrower& borrower() const { return borrower_; }
+  const Lender& lender() const { return lender_; }
+  const NodeLedger& ledger() const { return ledger_; }
 
  private:
   int64_t leases() const;

@@ -210,6 +210,7 @@ class SequenceScheduler {
   void EndHoldBack(int64_t arrived_us);
   // Loans that ended since the last call, because their sequences gave up all blocks.
   std::vector<LoanId> TakeEndedLoans() { return std::exchange(ended_loans_, {}); }
+  absl::Span<const LoanId> ended_loans() const { return ended_loans_; }  // not yet taken
   // While set, sequences that lack a block wait instead of preempting others.
   void set_loan_expected(bool expected) { loan_expected_ = expected; }
   using Order = Sequence::Order;
@@ -243,6 +244,7 @@ class SequenceScheduler {
 
   // For PrefixMigration, PrefixFetch and StoredBlocks, whose blocks belong to no sequence.
   kv::BlockPool& pool() { return pool_; }
+  const kv::BlockPool& pool() const { return pool_; }
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
   std::vector<kv::BlockOwners::Counts> owner_counts() const { return pool_.owner_counts(); }
   // The most blocks that a sequence which joins now can have.

@@ -4,6 +4,7 @@
 // Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -42,21 +43,31 @@ class Process {
   void Crash() {
     alive_ = false;
     ++life_;
-    paused_ = false;
+    EndPause();
     held_.clear();
     OnCrash();
   }
-  void Pause() { paused_ = alive_; }
+  void Pause() {
+    if (!alive_ || paused_) return;
+    paused_ = true;
+    paused_at_ = world_.now();
+  }
   void Resume() {
-    paused_ = false;
+    EndPause();
     // Actions that are held while these run wait for the next Resume.
     std::deque<Action> held = std::exchange(held_, {});
     const uint64_t life = life_;
     for (Action& action : held)
       if (life == life_) Run(std::move(action));
   }
-  void SetSlowness(int64_t factor) { slowness_ = factor; }
+  void SetSlowness(int64_t factor) {
+    slowness_ = factor;
+    slowness_max_ = std::max(slowness_max_, factor);
+  }
   int64_t slowness() const { return slowness_; }
+  int64_t slowness_max() const { return slowness_max_; }  // ever
+  // The world's time without the pauses: it stands still while the process is paused.
+  absl::Time RunningTime() const { return (paused_ ? paused_at_ : world_.now()) - paused_for_; }
 
   // Runs `action` (a callable without arguments) in this life of the process after `delay`, or
   // later if it is stopped then.
@@ -86,6 +97,10 @@ class Process {
     else
       action();
   }
+  void EndPause() {
+    if (paused_) paused_for_ += world_.now() - paused_at_;
+    paused_ = false;
+  }
 
   World& world_;
   const int id_;
@@ -94,7 +109,9 @@ class Process {
   bool alive_ = false;
   bool paused_ = false;
   uint64_t life_ = 0;
-  int64_t slowness_ = 1;
+  absl::Time paused_at_;       // while paused
+  absl::Duration paused_for_;  // by pauses that are over
+  int64_t slowness_ = 1, slowness_max_ = 1;
   std::deque<Action> held_;
 };
 
