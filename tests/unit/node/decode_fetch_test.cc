@@ -47,10 +47,13 @@ class DecodeFetchTest : public DecodeCoreTest {
     options.context_tokens = setup_.context_tokens;
     node::PrefixHolder holder(options, 16, kHeld);
     holder.EndSequence();
-    return Send(
-        transfer::LeaseInstalled{.lease = LeaseId(wanted_.lease_id()),
-                                 .epoch = Epoch(1),
-                                 .tokens = holder.Send(wanted_, leased_, engine_->arena())});
+    return Send(transfer::LeaseInstalled{.lease = LeaseId(wanted_.lease_id()),
+                                         .epoch = Epoch(1),
+                                         .tokens = holder.Send(wanted_, leased_, engine_->arena()),
+                                         .bytes_received = 5000,
+                                         .transfer_time = absl::Milliseconds(4),
+                                         .receive_time = absl::Milliseconds(3),
+                                         .transport = "fake"});
   }
   node::NodeActions Fail() {
     return Send(transfer::LeaseFailed{.lease = LeaseId(wanted_.lease_id()),
@@ -98,6 +101,11 @@ TEST_F(DecodeFetchTest, TheRestIsComputedAndTheStreamIsTheSame) {
   EXPECT_TRUE(reserved.computes_locally());
   EXPECT_EQ(reserved.cached_tokens(), kFetched * kBlockTokens);
   EXPECT_FALSE(reserved.fetch_declined());
+  // The router learns what the link to the holder takes.
+  EXPECT_EQ(reserved.fetched().kv_bytes_received(), 5000);
+  EXPECT_EQ(reserved.fetched().kv_transfer_ms(), 4);
+  EXPECT_EQ(reserved.fetched().kv_receive_ms(), 3);
+  EXPECT_EQ(reserved.fetched().transport(), "fake");
   const std::vector<TokenId> tokens = Generate();
   EXPECT_THAT(tokens, SizeIs(3));
   EXPECT_EQ(sources_.computed(), kPrompt - kHeld);
@@ -113,6 +121,7 @@ TEST_F(DecodeFetchTest, AFetchThatFailsCostsTheRequestNothingButItsTime) {
   const v1::Reserved reserved = ReservedIn(Fail());
   EXPECT_EQ(reserved.cached_tokens(), 0);
   EXPECT_FALSE(reserved.fetch_declined()) << "the holder was asked";
+  EXPECT_FALSE(reserved.has_fetched());
   EXPECT_EQ(core_->load().blocks_quarantined(), kFetched + 1) << "its bytes may still land";
   Drained();
   const std::vector<TokenId> tokens = Generate();

@@ -99,8 +99,11 @@ class PrefixFetchTest : public ::testing::Test {
                   std::optional<int64_t> rows = std::nullopt) {
     v1::TokensBySource said = holder.Send(wanted, leased_, engine_->arena());
     if (rows.has_value()) said.set_cached(*rows);
-    Send(transfer::LeaseInstalled{
-        .lease = LeaseId(wanted.lease_id()), .epoch = Epoch(1), .tokens = said});
+    Send(transfer::LeaseInstalled{.lease = LeaseId(wanted.lease_id()),
+                                  .epoch = Epoch(1),
+                                  .tokens = said,
+                                  .bytes_received = 77});
+    fetched_bytes_ = 77;
     return said.cached();
   }
   // The prompt computes all but `cached` tokens, with the same token as ever.
@@ -125,6 +128,7 @@ class PrefixFetchTest : public ::testing::Test {
         sources_ = event.prefill_finished().tokens();
         result.second = sources_.computed();
         EXPECT_EQ(event.prefill_finished().fetch_declined(), declined_);
+        EXPECT_EQ(event.prefill_finished().fetched().kv_bytes_received(), fetched_bytes_);
       }
     }
   }
@@ -159,7 +163,9 @@ class PrefixFetchTest : public ::testing::Test {
   std::unique_ptr<PrefillCore> core_;
   std::vector<BlockId> leased_;
   v1::TokensBySource sources_;  // of the last prompt
-  bool declined_ = false;       // what Compute expects of prompts
+  // What Compute expects of prompts.
+  bool declined_ = false;
+  int64_t fetched_bytes_ = 0;
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
 

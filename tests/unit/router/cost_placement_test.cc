@@ -104,6 +104,21 @@ TEST_F(CostPlacementTest, ADecodeNodeAloneFetchesWhatAnotherOneHolds) {
   EXPECT_NEAR(Shown("d1", "compute"), (500 + 20 * kRowUs) / 1e3, 0.1);
 }
 
+// Beside prefill nodes, a fetch makes no decode node cheaper: those compute the prompt.
+TEST_F(CostPlacementTest, WhereThereArePrefillNodesTheyFetch) {
+  Node& holder = Decode(0);
+  Decode(1);
+  Node& prefill = Prefill(0);
+  index_.Store(holder.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(96 / kBlockTokens));
+  for (int i = 0; i < 60; ++i) fleet_.DecodePlaced(holder.key, 0);
+  holder.max_sequences = 100;
+  Measure(holder, prefill, 100);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, prefill.key);
+  EXPECT_GT(Shown("p0", "fetch"), 0);
+  EXPECT_EQ(Shown("d1", "fetch"), 0);
+}
+
 // Up to --local-prefill-tokens (8 here), only the sequences that are there count as disturbed.
 TEST_F(CostPlacementTest, AShortPromptIsWeighedTooButDisturbsNobodyWhoMayCome) {
   Node& decode = Decode(0);

@@ -68,6 +68,22 @@ TEST_F(DecodeFetchTest, ItNamesTheNodeThatHoldsMost) {
   EXPECT_TRUE(h_.client("r").done.has_value()) << h_.client("r").failure;
 }
 
+TEST_F(DecodeFetchTest, WhatItTookTellsTheLinksRate) {
+  const v1::StartDecode start = Start();
+  v1::NodeEvent reserved = Reserved(start.leg(), kHeld, /*local=*/true);
+  v1::FetchedKv& fetched = *reserved.mutable_reserved()->mutable_fetched();
+  fetched.set_kv_bytes_received(1 << 20);
+  fetched.set_kv_receive_ms(2);
+  fetched.set_transport("tcp");
+  h_.Say(kD1, {reserved});
+  const v1::GetStatusResponse status = h_.core().GetStatus(h_.now());
+  ASSERT_EQ(status.links_size(), 1);
+  EXPECT_EQ(status.links(0).from_node(), "d0");
+  EXPECT_EQ(status.links(0).to_node(), "d1");
+  EXPECT_EQ(status.links(0).kv_bytes(), 1 << 20);
+  EXPECT_EQ(h_.core().fleet().Find(NodeKey(kD1))->links_in.begin()->second.cost.samples(), 1);
+}
+
 TEST_F(DecodeFetchTest, AFetchThatBroughtNothingCountsAgainstTheHolder) {
   Reserve(Start(), 0);
   EXPECT_LT(Trust(), 1);

@@ -162,5 +162,35 @@ TEST(LegReport, AClientsRouteIsBounded) {
   }
 }
 
+// What was fetched, as prefill and decode nodes report it.
+TEST(LegReport, WhatAFetchTookIsBounded) {
+  const auto bounded = [](bool by_decode_node, int64_t bytes, double ms, size_t name_bytes) {
+    v1::NodeEvent event;
+    v1::FetchedKv& fetched = by_decode_node ? *event.mutable_reserved()->mutable_fetched()
+                                            : *event.mutable_prefill_finished()->mutable_fetched();
+    fetched.set_kv_bytes_received(bytes);
+    fetched.set_kv_transfer_ms(ms);
+    fetched.set_kv_receive_ms(ms);
+    fetched.set_transport(std::string(name_bytes, 't'));
+    const v1::NodeEvent kept = BoundedLegReport(event);
+    return by_decode_node ? kept.reserved().fetched() : kept.prefill_finished().fetched();
+  };
+  for (const bool by_decode_node : {false, true}) {
+    const v1::FetchedKv honest = bounded(by_decode_node, 1000, 2.5, kTransportNameMax);
+    EXPECT_EQ(honest.kv_bytes_received(), 1000);
+    EXPECT_EQ(honest.kv_transfer_ms(), 2.5);
+    EXPECT_EQ(honest.kv_receive_ms(), 2.5);
+    EXPECT_EQ(honest.transport().size(), kTransportNameMax);
+    const v1::FetchedKv odd = bounded(by_decode_node, kMost, kNan, kTransportNameMax + 1);
+    EXPECT_EQ(odd.kv_bytes_received(), kReportedBytesMax);
+    EXPECT_EQ(odd.kv_transfer_ms(), 0);
+    EXPECT_EQ(odd.transport(), "");
+    const v1::FetchedKv low = bounded(by_decode_node, kLeast, kInfinity, 0);
+    EXPECT_EQ(low.kv_bytes_received(), 0);
+    EXPECT_EQ(low.kv_receive_ms(), 0);
+    EXPECT_EQ(bounded(by_decode_node, 0, 2 * kDayMs, 0).kv_receive_ms(), kDayMs);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::router

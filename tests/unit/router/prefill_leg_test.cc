@@ -69,6 +69,16 @@ TEST_P(PrefillFailure, AnotherNodeFillsTheSameLeaseUnderTheNextEpoch) {
   ExpectDone(10);
   EXPECT_EQ(h_.client("r").done->route.attempts(), attempts());
   EXPECT_EQ(h_.client("r").done->route.prefill_node(), "p1");
+  // The first node's time was predicted, and not the second one's.
+  EXPECT_EQ(h_.client("r").done->timing.first_token_predicted_ms(), 0);
+}
+
+TEST_F(RequestTest, ANodeThatSendsTheFirstTokenIsComparedWithItsPrediction) {
+  JoinAll();
+  ToGenerating();
+  h_.Say(kD0, {Generated(d_, {3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_GT(h_.client("r").done->timing.first_token_predicted_ms(), 0);
 }
 
 TEST_P(PrefillFailure, AfterTheFirstTokenTheRepeatedOneIsDropped) {
