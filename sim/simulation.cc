@@ -408,6 +408,9 @@ SimReport Simulation::Report() {
     report.sequences_moved += status.sequences_moved();
     report.kv_tokens_moved += status.kv_tokens_moved();
     report.loans_planned += router->core().loans_planned();
+    for (const router::Node* debtor : router->core().fleet().nodes())
+      for (const auto& [creditor, link] : debtor->creditor_links)
+        report.links_measured += link.cost.blocks.samples > 0 && link.cost.AskUs() > 0;
   }
   for (const auto& node : nodes_) {
     report.process_names.push_back(node->name());

@@ -38,6 +38,7 @@ struct SimReport {
   int64_t blocks_fetched = 0, part_tokens_fetched = 0, blocks_loaded = 0;
   int64_t blocks_read_from_host = 0;  // of blocks_loaded
   int64_t units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0, loans_planned = 0;
+  int64_t links_measured = 0;  // from debtors to creditors: rate and round trip, at routers' ends
   int64_t loans_taken_over = 0;
   int64_t rows_computed = 0;      // by all engines, ever
   int64_t mixed_step_us_max = 0;  // of all nodes

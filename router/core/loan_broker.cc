@@ -1,6 +1,7 @@
 #include "router/core/loan_broker.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,53 @@ namespace {
 
 // The free share of a pool is compared in so many parts: it changes with each block.
 constexpr double kFreeShares = 8;
+
+// More than the blocks of any loan.
+constexpr int64_t kPreferred = int64_t{1} << 32;
+
+// The best nodes of those that are added, whose links are equal: the freest in eighths, then the
+// least busy.
+class InClass {
+ public:
+  explicit InClass(size_t most) : most_(most) {}
+
+  void Add(const Node& node) {
+    Place place;
+    place.free = node.free_fraction();
+    place.shares = static_cast<int>(place.free * kFreeShares);
+    // Most nodes end here.
+    if (places_.size() == most_ && place.shares < places_.back().shares) return;
+    place.busy = node.queue_fraction();
+    place.node = &node;
+    if (places_.size() == most_) {
+      if (!(place < places_.back())) return;
+      places_.pop_back();
+    }
+    places_.insert(std::upper_bound(places_.begin(), places_.end(), place), place);
+  }
+  std::vector<const Node*> best() const {
+    std::vector<const Node*> nodes;
+    for (const Place& place : places_) nodes.push_back(place.node);
+    return nodes;
+  }
+
+ private:
+  struct Place {
+    int shares = 0;
+    double busy = 0, free = 0;
+    const Node* node = nullptr;
+    bool operator<(const Place& other) const {
+      if (shares != other.shares) return shares > other.shares;
+      if (busy != other.busy) return busy < other.busy;
+      if (free != other.free) return free > other.free;
+      return node->id < other.node->id;
+    }
+  };
+
+  const size_t most_;
+  // Bound: most_, kCreditorsMax.
+  std::vector<Place> places_;
+};
 
 // Refers to `wanted`.
 absl::flat_hash_set<absl::string_view> AvoidedBy(const v1::LoanWanted& wanted) {
@@ -56,34 +104,31 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
     const int32_t held = holders_found ? held_by(*node) : 0;
     // Blocks of a loan that moves come from its present creditor.
     const int64_t sent = moves ? 0 : std::ssize(hashes) - held;
-    const double free = node->free_fraction();
-    candidates.push_back(
-        {.group = {node->id.value() != wanted.prefer_node_id(), -held},
-         .price_us = price.Us(*node, sent * debtor.block_tokens),
-         .rest = {-static_cast<int>(free * kFreeShares), node->queue_fraction(), -free},
-         .node = node});
+    const bool preferred = node->id.value() == wanted.prefer_node_id();
+    candidates.push_back({.group = (preferred ? -kPreferred : 0) - held,
+                          .price_us = price.Us(*node, sent * debtor.block_tokens),
+                          .node = node});
   }
-  return Best(absl::MakeSpan(candidates));
+  return Best(candidates);
 }
 
-std::vector<const Node*> LoanBroker::Best(absl::Span<Candidate> candidates) {
+std::vector<const Node*> LoanBroker::Best(absl::Span<const Candidate> candidates) {
   std::vector<const Node*> best;
-  while (!candidates.empty() && best.size() < kCreditorsMax) {
-    const Candidate first = *std::min_element(
-        candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-          return a.group != b.group ? a.group < b.group : a.price_us < b.price_us;
-        });
-    const auto end = std::partition(candidates.begin(), candidates.end(), [&](const Candidate& c) {
-      return c.group == first.group && c.price_us <= first.price_us * kLinkClass;
-    });
-    const auto middle =
-        candidates.begin() + std::min(end - candidates.begin(),
-                                      static_cast<std::ptrdiff_t>(kCreditorsMax - best.size()));
-    std::partial_sort(candidates.begin(), middle, end, [](const Candidate& a, const Candidate& b) {
-      return a.rest != b.rest ? a.rest < b.rest : a.node->id < b.node->id;
-    });
-    for (auto it = candidates.begin(); it != middle; ++it) best.push_back(it->node);
-    candidates.remove_prefix(static_cast<size_t>(end - candidates.begin()));
+  // What classes before have ended with.
+  std::pair<int64_t, double> before(std::numeric_limits<int64_t>::min(), 0);
+  while (best.size() < kCreditorsMax) {
+    const Candidate* first = nullptr;
+    for (const Candidate& c : candidates) {
+      if (first != nullptr && c.place() >= first->place()) continue;
+      if (c.place() > before) first = &c;
+    }
+    if (first == nullptr) break;
+    const auto end = std::pair(first->group, first->price_us * kLinkClass);
+    InClass in_class(kCreditorsMax - best.size());
+    for (const Candidate& c : candidates)
+      if (c.place() > before && c.place() <= end) in_class.Add(*c.node);
+    for (const Node* node : in_class.best()) best.push_back(node);
+    before = end;
   }
   return best;
 }

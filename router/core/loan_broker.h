@@ -32,7 +32,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -90,15 +89,15 @@ class LoanBroker {
   // units' blocks.
   std::vector<const Node*> Rank(const Node& debtor, const v1::LoanWanted& wanted,
                                 absl::Span<const kv::BlockHash> hashes) const;
-  // A node that could take the loan on. Less is better.
+  // A node that could take the loan on.
   struct Candidate {
-    std::pair<bool, int32_t> group;  // not preferred, minus the blocks that it holds
+    int64_t group = 0;  // less for a preferred node, and for one that holds more of the blocks
     double price_us = 0;
-    std::tuple<int, double, double> rest;  // what decides between links of a class
     const Node* node = nullptr;
+    std::pair<int64_t, double> place() const { return {group, price_us}; }
   };
-  // The best ones of the candidates, whose order it changes: kCreditorsMax at most.
-  static std::vector<const Node*> Best(absl::Span<Candidate> candidates);
+  // The best ones: kCreditorsMax at most.
+  static std::vector<const Node*> Best(absl::Span<const Candidate> candidates);
   // Nodes that may hold back a sequence of theirs for the wanting one, because it came later: those
   // that borrow, and those whose last question found no creditor. kRivalsMax at most, and none that
   // the debtor avoids.

@@ -81,6 +81,7 @@ Figures RunCores(const Mix& mix, bool lends, bool plans, int64_t lent_step_perce
   const SimReport report = RunSchedule(schedule);
   for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
   EXPECT_EQ(report.clients.done, mix.longs + mix.shorts);
+  EXPECT_EQ(report.links_measured > 0, report.units_lent > 0) << "debtors tell of their links";
   return {TokensPerSecond(mix, report.answered_us), report.loans_planned, report.units_lent};
 }
 
