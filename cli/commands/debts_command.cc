@@ -7,33 +7,12 @@
 #include "cli/client/router_access.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
-#include "cli/report/message_json.h"
 #include "cli/status/debt_table.h"
 #include "cli/terminal/print_lines.h"
 #include "common/config/process_main.h"
-#include "nlohmann/json.hpp"
 
 namespace tandem::cli {
 namespace {
-
-nlohmann::json DebtsJson(const v1::GetStatusResponse& status) {
-  nlohmann::json debts = nlohmann::json::array();
-  for (const v1::NodeStatus& node : status.nodes()) {
-    for (const v1::Debt& debt : node.load().debts()) {
-      nlohmann::json edge = {{"debtor", node.node_id()},
-                             {"creditor", debt.creditor_node_id()},
-                             {"blocks", debt.blocks()},
-                             {"loans", debt.loans()}};
-      for (const v1::CreditorLink& link : node.creditor_links()) {
-        if (link.creditor_node_id() != debt.creditor_node_id()) continue;
-        edge["bytes_per_second"] = link.blocks().bytes_per_second();
-        edge["round_trip_us"] = link.round_trip_us();
-      }
-      debts.push_back(std::move(edge));
-    }
-  }
-  return {{"debts", debts}};
-}
 
 class DebtsCommand final : public Command {
  public:

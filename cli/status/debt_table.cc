@@ -26,12 +26,26 @@ struct Edge {
   double bytes_per_second = 0, round_trip_us = 0;
 };
 
-std::string Name(const std::string& name) { return name.substr(0, kNameColumns); }
+std::string Name(const std::string& name) { return name.empty() ? "-" : Cut(name, kNameColumns); }
 
+// At most 7 columns: exact, or of a few digits where that is too long.
+std::string Blocks(int64_t count) {
+  const std::string exact = absl::StrCat(std::max<int64_t>(count, 0));
+  return exact.size() <= 7 ? exact : ShortCount(static_cast<double>(count));
+}
+
+// At most 5 columns.
 std::string DebtShare(int64_t blocks, int64_t total) {
   if (total <= 0) return "-";
-  return absl::StrFormat("%.0f%%",
-                         100.0 * static_cast<double>(blocks) / static_cast<double>(total));
+  const double percent = 100.0 * static_cast<double>(blocks) / static_cast<double>(total);
+  return absl::StrFormat("%.0f%%", std::clamp(percent, 0.0, 9999.0));
+}
+
+// In columns of the picture; `largest`: of all debts.
+size_t EdgeLength(int64_t blocks, int64_t largest) {
+  const double part =
+      static_cast<double>(blocks) / static_cast<double>(std::max<int64_t>(1, largest));
+  return static_cast<size_t>(std::clamp(kEdgeColumns * part, 1.0, double{kEdgeColumns}));
 }
 
 std::vector<Edge> EdgesOf(const v1::GetStatusResponse& status) {
@@ -79,8 +93,9 @@ StyledLines DebtLines(const v1::GetStatusResponse& status) {
        Style::kHeading}};
   for (const Edge& edge : edges) {
     lines.push_back(
-        {absl::StrFormat(kRow, Name(edge.debtor), Name(edge.creditor), absl::StrCat(edge.blocks),
-                         absl::StrCat(edge.loans), DebtShare(edge.blocks, edge.debtor_blocks),
+        {absl::StrFormat(kRow, Name(edge.debtor), Name(edge.creditor), Blocks(edge.blocks),
+                         ShortCount(static_cast<double>(edge.loans)),
+                         DebtShare(edge.blocks, edge.debtor_blocks),
                          DebtShare(edge.blocks, edge.creditor_blocks)),
          edge.creditor_blocks == 0 ? Style::kHot : Style::kPlain});
   }
@@ -92,14 +107,33 @@ StyledLines DebtLines(const v1::GetStatusResponse& status) {
     lines.push_back({Name(root.debtor), Style::kHeading});
     for (const Edge& edge : edges) {
       if (edge.debtor != root.debtor) continue;
-      const auto length = std::max<int64_t>(1, kEdgeColumns * edge.blocks / edges.front().blocks);
       lines.push_back(
-          {absl::StrFormat("  %s> %s  %s blocks%s", std::string(static_cast<size_t>(length), '-'),
-                           Name(edge.creditor), absl::StrCat(edge.blocks), LinkText(edge)),
+          {absl::StrFormat("  %s> %s  %s blocks%s",
+                           std::string(EdgeLength(edge.blocks, edges.front().blocks), '-'),
+                           Name(edge.creditor), Blocks(edge.blocks), LinkText(edge)),
            Style::kPlain});
     }
   }
   return lines;
+}
+
+nlohmann::json DebtsJson(const v1::GetStatusResponse& status) {
+  nlohmann::json debts = nlohmann::json::array();
+  for (const v1::NodeStatus& node : status.nodes()) {
+    for (const v1::Debt& debt : node.load().debts()) {
+      nlohmann::json edge = {{"debtor", node.node_id()},
+                             {"creditor", debt.creditor_node_id()},
+                             {"blocks", debt.blocks()},
+                             {"loans", debt.loans()}};
+      for (const v1::CreditorLink& link : node.creditor_links()) {
+        if (link.creditor_node_id() != debt.creditor_node_id()) continue;
+        edge["bytes_per_second"] = link.blocks().bytes_per_second();
+        edge["round_trip_us"] = link.round_trip_us();
+      }
+      debts.push_back(std::move(edge));
+    }
+  }
+  return {{"debts", debts}};
 }
 
 }  // namespace tandem::cli
