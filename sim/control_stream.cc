@@ -9,7 +9,6 @@ namespace tandem::sim {
 namespace {
 
 constexpr absl::Duration kBackoff = absl::Milliseconds(30);
-constexpr absl::Duration kHoldStep = absl::Milliseconds(4);
 
 }  // namespace
 

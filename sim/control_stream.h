@@ -25,6 +25,9 @@ class ControlStream {
     absl::Duration keepalive = absl::Milliseconds(400);
   };
 
+  // How often a blocked direction is looked at.
+  static constexpr absl::Duration kHoldStep = absl::Milliseconds(4);
+
   ControlStream(World& world, VirtualNetwork& network, const Options& options, SimRouter& router,
                 SimNode& node);
 
@@ -34,6 +37,8 @@ class ControlStream {
   uint64_t node_connection() const { return node_connection_; }
   uint64_t router_connection() const { return router_connection_; }
 
+  // Whether the router runs, and messages come through both ways.
+  bool Healthy() const;
   // Whether it is the stream of these two processes.
   bool Joins(int router_id, int node_id) const;
 
@@ -60,7 +65,6 @@ class ControlStream {
     absl::Time free_at = absl::InfinitePast();
     bool scheduled = false;
   };
-  bool Healthy() const;
   void Send(Channel& channel, Action&& deliver);
   void Drain(Channel& channel);
   void EndAtRouter(uint64_t connection);

@@ -37,6 +37,7 @@ struct KvPlaneSite {
 
 // How often a node looks at its deadlines; at most 50 ms.
 inline constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+inline constexpr absl::Duration kHeartbeatInterval = absl::Milliseconds(100);
 
 struct NodeSeams {
   // Called at each start of the process.
@@ -51,7 +52,7 @@ struct NodeSeams {
   std::optional<cost::StepProfile> probed;
   kv::BlockKey block_key;  // the routers', too
   absl::Duration tick_interval = kTickInterval;
-  absl::Duration heartbeat_interval = absl::Milliseconds(100);
+  absl::Duration heartbeat_interval = kHeartbeatInterval;
   // Whether what comes during a step waits for its end, as for a process's engine thread.
   bool inbox_waits = false;
   absl::Duration between_steps;  // what the node itself does takes, after each step

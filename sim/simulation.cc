@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/engine/hash/hash_engine.h"
 #include "common/model/hash_model.h"
+#include "sim/checkers/ledger_checker.h"
 #include "sim/checkers/loan_checker.h"
 #include "sim/checkers/progress_checker.h"
 #include "sim/checkers/quiescence_checker.h"
@@ -31,7 +32,7 @@ router::RouterOptions CoreOptions(const Topology& topology) {
   options.local_prefill_tokens_max = static_cast<int32_t>(topology.local_prefill_tokens);
   options.placement = router::kPlacementPolicies.at(topology.placement).second;
   options.plan_loans = topology.plan_loans != 0;
-  options.heartbeat_interval = absl::Milliseconds(100);
+  options.heartbeat_interval = kHeartbeatInterval;
   options.node_lost_after = absl::Milliseconds(400);
   options.lease_time = kLeaseTime;
   options.queue_deadline = absl::Seconds(3);
@@ -59,6 +60,7 @@ class Simulation {
   void Cover(const Fault& fault);
   void TickClients();
   void TickLoans();
+  void CheckLedgers();
   void CheckQuiet();
   SimNode* NodeAt(int64_t id) {
     const int64_t index = id - static_cast<int64_t>(routers_.size());
@@ -77,6 +79,7 @@ class Simulation {
   World world_;
   RunLog log_;
   LoanChecker loans_;
+  LedgerChecker ledgers_;
   SimClients clients_;
   VirtualNetwork network_;
   std::vector<std::unique_ptr<SimRouter>> routers_;
@@ -107,6 +110,7 @@ Simulation::Simulation(const Schedule& schedule, bool timeline)
       world_(schedule.seed),
       log_(world_, timeline),
       loans_(log_, LimitsOf(schedule.topology)),
+      ledgers_(log_),
       clients_(world_, log_),
       network_(world_, NetworkOf(schedule.topology)) {
   AddProcesses();
@@ -187,7 +191,8 @@ void Simulation::AddProcesses() {
         },
         .lending_of = [this](int from, const std::string& node) -> SimLending* {
           for (const auto& other : nodes_) {
-            if (other->name() != node || !other->alive()) continue;
+            // One that is stopped answers nothing.
+            if (other->name() != node || !other->alive() || other->paused()) continue;
             const bool cut =
                 network_.Blocked(from, other->id()) || network_.Blocked(other->id(), from);
             return cut ? nullptr : other->lending();
@@ -230,7 +235,7 @@ void Simulation::TickLoans() {
   const bool none = std::all_of(nodes_.begin(), nodes_.end(), [](const auto& node) {
     return !node->alive() || !node->has_loans();
   });
-  if (!none || loans_.follows_any()) {
+  if (!none || loans_.follows_any() || ledgers_.follows_any()) {
     std::vector<LoanParty> parties;
     for (const auto& node : nodes_) {
       if (!node->alive()) continue;
@@ -241,8 +246,33 @@ void Simulation::TickLoans() {
       node->lending()->AddTo(party);
     }
     loans_.Check(parties);
+    CheckLedgers();
   }
   world_.After(kTickInterval, [this] { TickLoans(); });
+}
+
+void Simulation::CheckLedgers() {
+  for (size_t i = 0; i < streams_.size(); ++i) {  // as AddStreams made them
+    const SimRouter& router = *routers_[i / nodes_.size()];
+    const SimNode& node = *nodes_[i % nodes_.size()];
+    const ControlStream& stream = *streams_[i];
+    const uint64_t connection = stream.node_connection();
+    if (!router.alive() || !node.alive() || connection == 0) continue;
+    v1::NodeLoad owed, known;
+    node.resources().borrower().AddTo(owed);
+    for (const router::Node* joined : router.core().fleet().by_slot())
+      if (joined != nullptr && joined->id.value() == node.name())
+        *known.mutable_debts() = joined->load.debts();
+    const Topology& t = schedule_.topology;
+    ledgers_.Check({.router = router.name(),
+                    .node = node.name(),
+                    .connection = connection,
+                    .reachable = connection == stream.router_connection() && stream.Healthy(),
+                    .running = node.RunningTime(),
+                    .heartbeat = kHeartbeatInterval + kTickInterval * node.slowness_max() +
+                                 ControlStream::kHoldStep + absl::Microseconds(t.control_us)},
+                   owed, known);
+  }
 }
 
 // ---- faults
