@@ -48,9 +48,13 @@ size_t EdgeLength(int64_t blocks, int64_t largest) {
   return static_cast<size_t>(std::clamp(kEdgeColumns * part, 1.0, double{kEdgeColumns}));
 }
 
+// A node that was lost owes nothing any more: its load is the last that it reported.
+bool Owes(const v1::NodeStatus& node) { return node.state() != "lost"; }
+
 std::vector<Edge> EdgesOf(const v1::GetStatusResponse& status) {
   std::vector<Edge> edges;
   for (const v1::NodeStatus& node : status.nodes()) {
+    if (!Owes(node)) continue;
     for (const v1::Debt& debt : node.load().debts()) {
       Edge edge{.debtor = node.node_id(),
                 .creditor = debt.creditor_node_id(),
@@ -120,6 +124,7 @@ StyledLines DebtLines(const v1::GetStatusResponse& status) {
 nlohmann::json DebtsJson(const v1::GetStatusResponse& status) {
   nlohmann::json debts = nlohmann::json::array();
   for (const v1::NodeStatus& node : status.nodes()) {
+    if (!Owes(node)) continue;
     for (const v1::Debt& debt : node.load().debts()) {
       nlohmann::json edge = {{"debtor", node.node_id()},
                              {"creditor", debt.creditor_node_id()},

@@ -4,12 +4,12 @@
 // and log-probabilities are, to the bit, those of one node that holds the whole sequence, on the
 // hash engine and on the real model. Afterwards no node that is left holds, lends or owes anything.
 #include <random>
-#include <thread>
 #include <tuple>
 
+#include "tests/integration/lending/asked.h"
+#include "tests/integration/lending/lent_status.h"
 #include "tests/testing/models.h"
 #include "tests/testing/process_fleet.h"
-#include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
 
@@ -39,25 +39,6 @@ struct Parties {
     return victim == Victim::kCreditor ? creditor : victim == Victim::kPrefill ? prefill : decode;
   }
 };
-
-std::string CreditorOf(const v1::GetStatusResponse& status, const std::string& debtor) {
-  for (const v1::NodeStatus& node : status.nodes())
-    if (node.node_id() == debtor && node.load().debts_size() > 0)
-      return node.load().debts(0).creditor_node_id();
-  return "";
-}
-
-// As Holdings, and what is lent and owed.
-std::string HeldOrLent(const v1::GetStatusResponse& status) {
-  std::string held = Holdings(status);
-  for (const v1::NodeStatus& node : status.nodes()) {
-    if (node.state() == "lost") continue;
-    if (node.load().blocks_lent() > 0)
-      absl::StrAppend(&held, node.node_id(), " lends ", node.load().blocks_lent(), " blocks; ");
-    if (node.load().debts_size() > 0) absl::StrAppend(&held, node.node_id(), " owes; ");
-  }
-  return held;
-}
 
 // A decode node keeps less than half of its pool for the prompt's end; the prompt is longer than
 // any pool. So three units or more are lent, by two loans at least: a node lends two units.
@@ -104,46 +85,6 @@ std::unique_ptr<ProcessFleet> StartFleet(const Engine& engine) {
   EXPECT_OK(joined);
   return joined.ok() ? *std::move(fleet) : nullptr;
 }
-
-// A request, on a thread of its own, whose progress can be awaited.
-class Asked {
- public:
-  Asked(cli::Client& client, const v1::GenerateRequest& request)
-      : thread_([this, &client, request] {
-          Answer answer = Collect(client, request, [this](const Answer& so_far) {
-            absl::MutexLock lock(&mutex_);
-            tokens_ = so_far.tokens.size();
-          });
-          absl::MutexLock lock(&mutex_);
-          answer_ = std::move(answer);
-          ended_ = true;
-        }) {}
-  ~Asked() { thread_.join(); }
-
-  // Whether so many tokens came in time.
-  bool AwaitTokens(size_t count) {
-    const auto there = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return tokens_ >= count || ended_; };
-    absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(120));
-    return tokens_ >= count;
-  }
-  size_t tokens() {
-    absl::MutexLock lock(&mutex_);
-    return tokens_;
-  }
-  Answer AwaitEnd() {
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&ended_));
-    return answer_;
-  }
-
- private:
-  absl::Mutex mutex_;
-  Answer answer_ ABSL_GUARDED_BY(mutex_);
-  size_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
-};
 
 // The request's nodes once `debtor` of them (the prefill node, or the decode node) owes blocks.
 Parties AwaitDebt(ProcessFleet& fleet, Victim debtor) {

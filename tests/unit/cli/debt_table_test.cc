@@ -107,6 +107,13 @@ TEST(DebtTable, ACreditorThatTheRouterDoesNotKnowStandsOut) {
   EXPECT_EQ(DebtsJson(status)["debts"][0]["creditor"], "gone");
 }
 
+TEST(DebtTable, ALostNodesLastReportIsNoDebt) {
+  v1::GetStatusResponse status = ThreeDebts();
+  status.mutable_nodes(0)->set_state("lost");
+  EXPECT_EQ(DebtLines(status).size(), 5u) << "one debt in the table and in the picture";
+  EXPECT_EQ(DebtsJson(status)["debts"].size(), 1u);
+}
+
 TEST(DebtTable, ANodeWithoutANameHasAPlaceInTableAndPicture) {
   v1::GetStatusResponse status;
   AddDebt(AddNode(status, "", 40), "", 10, 1);
