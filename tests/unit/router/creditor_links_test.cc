@@ -127,6 +127,8 @@ TEST_F(CreditorLinksTest, NoiseDoesNotDecideBetweenLinks) {
   }
   Report({Link(2, kGigabyte, 30), Link(3, 2 * kGigabyte, 15), Link(4, kGigabyte, 30)});
   EXPECT_THAT(Asked(), ElementsAre(3, 2, 4));
+  Report({Link(2, kGigabyte, 30), Link(3, kGigabyte, 31), Link(4, kGigabyte / 50, 300)});
+  EXPECT_THAT(Asked(), ElementsAre(2, 3, 4)) << "each once, the dear one last";
 }
 
 TEST_F(CreditorLinksTest, FreeMemoryThenLoadDecideBetweenEqualLinks) {
