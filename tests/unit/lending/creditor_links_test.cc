@@ -242,6 +242,8 @@ TEST(CreditorLinksTest, ARoundTripLeavesTheCreditorsComputingOut) {
     gate.Set(true);
     std::thread others([&] {
       gate.AwaitArrivals(++questions);
+      // The debtor has noted when it sent the question, and waits for the answer.
+      debtor_clock.AwaitReads(2);
       debtor_clock.Advance(elapsed);
       creditor_clock.Advance(computed);
       gate.Set(false);

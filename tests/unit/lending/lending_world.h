@@ -31,7 +31,14 @@ class ManualClock : public Clock {
  public:
   absl::Time Now() const override {
     absl::MutexLock lock(&mutex_);
+    ++reads_;
     return now_;
+  }
+  // Waits, in real time, until it was read this many times more.
+  void AwaitReads(int count) const {
+    absl::MutexLock lock(&mutex_);
+    const auto read = [this, end = reads_ + count] { return reads_ >= end; };
+    mutex_.Await(absl::Condition(&read));
   }
   void Advance(absl::Duration time) {
     absl::MutexLock lock(&mutex_);
@@ -40,6 +47,7 @@ class ManualClock : public Clock {
 
  private:
   mutable absl::Mutex mutex_;
+  mutable int64_t reads_ = 0;
   absl::Time now_ = absl::UnixEpoch();
 };
 
