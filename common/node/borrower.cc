@@ -144,25 +144,29 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
     ask_after_ = now + kAfterRefusal;
     return;
   }
-  // The creditor may have taken the first units only.
-  engine::UnitSpan& units = it->second.units;
-  const int32_t asked = units.size();
-  units.end = units.first + std::clamp(answer.units(), 1, asked);
-  it->second.creditor = {.node = NodeId(answer.creditor_node_id()),
-                         .incarnation = Incarnation(answer.creditor_incarnation()),
-                         .host = answer.creditor_host(),
-                         .lending_address = answer.lending_address()};
-  it->second.has_creditor = true;
-  if (it->second.of_split) split_refusals_ = 0;
-  ledger_.Lend(lending::UseLoan{.loan = it->first, .creditor = it->second.creditor});
-  if (it->second.taken_over) {
-    const OrdinalSpan blocks = BlocksOf(units, scheduler_.spec());
-    if (units.size() < asked || answer.held_blocks() < blocks.end - blocks.first)
-      return Drop(it, "its creditor does not hold all of the units");
-    it->second.state = State::kReady;
+  Loan& loan = it->second;
+  loan.creditor = {.node = NodeId(answer.creditor_node_id()),
+                   .incarnation = Incarnation(answer.creditor_incarnation()),
+                   .host = answer.creditor_host(),
+                   .lending_address = answer.lending_address()};
+  loan.has_creditor = true;
+  if (loan.of_split) split_refusals_ = 0;
+  ledger_.Lend(lending::UseLoan{.loan = it->first, .creditor = loan.creditor});
+  const int32_t granted = std::clamp(answer.units(), 1, loan.units.size());
+  if (loan.taken_over || loan.replaces.has_value()) {
+    // The units lie with another creditor: all or none.
+    const OrdinalSpan blocks = BlocksOf(loan.units, scheduler_.spec());
+    const auto old = loan.replaces.has_value() ? loans_.find(*loan.replaces) : it;
+    const bool whole = granted == loan.units.size() &&
+                       answer.held_blocks() >= blocks.end - blocks.first && old != loans_.end() &&
+                       old->second.units == loan.units;
+    if (!whole) return Drop(it, "its creditor does not hold all of the units");
+    loan.state = State::kReady;
     return;
   }
-  Send(it->first, it->second, answer, now);
+  // The creditor may have taken the first units only.
+  loan.units.end = loan.units.first + granted;
+  Send(it->first, loan, answer, now);
 }
 
 // ---- sending
@@ -171,13 +175,6 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
   const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
   const int64_t count = ordinals.end - ordinals.first;
   const int64_t held = std::clamp<int64_t>(answer.held_blocks(), 0, count);
-  if (loan.replaces.has_value()) {
-    const auto old = loans_.find(*loan.replaces);
-    const bool whole = held == count && old != loans_.end() && loan.units == old->second.units;
-    if (!whole) return Drop(loans_.find(id), "its creditor does not hold all of the units");
-    loan.state = State::kReady;
-    return;
-  }
   const Sequence* sequence = scheduler_.Find(loan.sequence);
   const bool still_here = sequence != nullptr && CanLend(*sequence, loan.units);
   if (!still_here) return Drop(loans_.find(id), "the sequence has ended or is computed again");

@@ -178,6 +178,16 @@ TEST_F(MovingAwayTest, ACreditorWithoutAllOfItsUnitsIsNotUsed) {
   EXPECT_EQ(resources_->counters().loans_lost(), 1);
 }
 
+TEST_F(MovingAwayTest, ACreditorThatTakesFewerUnitsIsNotUsedEither) {
+  const v1::LoanWanted first = BeginWithALoan();
+  const v1::LoanWanted next = WantedAfterRecall(first.loan());
+  ASSERT_GT(next.units(), 1);
+  v1::NodeCommand fewer = Granted(next, next.units());
+  fewer.mutable_loan_answer()->set_units(next.units() - 1);
+  EXPECT_EQ(Count<lending::ReturnLoan>(Send(fewer)), 1);
+  EXPECT_EQ(resources_->counters().loans_lost(), 1) << "its sequence is computed again";
+}
+
 TEST_F(MovingAwayTest, ALoanThatIsLostMeanwhileLeavesNothingBehind) {
   const v1::LoanWanted first = BeginWithALoan();
   const v1::LoanWanted next = WantedAfterRecall(first.loan());

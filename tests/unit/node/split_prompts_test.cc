@@ -120,6 +120,18 @@ TEST_F(TakeOverTest, ACreditorThatHasLostABlockGrantsNothing) {
   EXPECT_EQ(NextRow(), 0);
 }
 
+// The sequence would wait for the rest until its deadline.
+TEST_F(TakeOverTest, ACreditorThatTakesFewerUnitsGrantsNothing) {
+  const std::vector<v1::LoanWanted> wanted = Wanted(Receive({Loan(0, 4, "c"), Loan(4, 3, "c2")}));
+  ASSERT_THAT(wanted, SizeIs(2));
+  Send(Granted(wanted[0], 4));
+  v1::NodeCommand fewer = Granted(wanted[1], 3);
+  fewer.mutable_loan_answer()->set_units(2);
+  Send(fewer);
+  EXPECT_EQ(NextRow(), 0);
+  EXPECT_EQ(Count<lending::ReturnLoan>(resources_->TakeActions()), 2);
+}
+
 TEST_F(TakeOverTest, AnAnswerThatDoesNotComeCostsAComputation) {
   ASSERT_THAT(Wanted(Receive({Loan(0, 7, "c")})), SizeIs(1));
   now_ += node::Borrower::kAnswerTimeMax;
