@@ -253,15 +253,15 @@ void SimNode::OnCommands(ControlStream& stream, const v1::RouterMessage& message
 
 void SimNode::CheckSalts(const v1::NodeCommand& command) {
   salt_->OnCommand(command);
-  if (command.has_lend_blocks())
-    if (const SaltChecker* from = options_.salt_of(command.lend_blocks().debtor_node_id()))
-      salt_->OnAdopt(*from);
-  if (command.has_adopt_blocks())
-    if (const SaltChecker* from = options_.salt_of(command.adopt_blocks().from_node_id()))
-      salt_->OnAdopt(*from);
+  const auto adopt = [this](const std::string& node) {
+    if (const SaltChecker* from = options_.salt_of(node)) salt_->OnAdopt(*from);
+  };
+  if (command.has_lend_blocks()) adopt(command.lend_blocks().debtor_node_id());
+  if (command.has_adopt_blocks()) adopt(command.adopt_blocks().from_node_id());
   if (command.has_prefill() && command.prefill().fetch_blocks() > 0)
-    if (const SaltChecker* from = options_.salt_of(command.prefill().fetch_from_node_id()))
-      salt_->OnAdopt(*from);
+    adopt(command.prefill().fetch_from_node_id());
+  if (command.has_start_decode() && command.start_decode().fetch_blocks() > 0)
+    adopt(command.start_decode().fetch_from_node_id());
 }
 
 void SimNode::OnStreamEnded(ControlStream& stream) {

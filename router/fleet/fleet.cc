@@ -71,9 +71,12 @@ void BoundLoad(v1::NodeLoad& load) {
   auto& debts = *load.mutable_debts();
   if (debts.size() > Fleet::kDebtsMax)
     debts.DeleteSubrange(Fleet::kDebtsMax, debts.size() - Fleet::kDebtsMax);
-  for (v1::Debt& debt : debts)
+  for (v1::Debt& debt : debts) {
     if (debt.creditor_node_id().size() > kNodeIdBytesMax)
       debt.mutable_creditor_node_id()->resize(kNodeIdBytesMax);
+    debt.set_blocks(LoadFigure(debt.blocks()));
+    debt.set_loans(LoadFigure(debt.loans()));
+  }
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 namespace tandem::router {
 namespace {
 
-// Of a link that nobody has measured. Its rate is that of a quick one: a fetch that is tried tells
-// the rate, and one that is not tells nothing.
+// Of a link without a measurement. Its rate is that of a quick one: a fetch that is tried tells the
+// rate, and one that is not tells nothing.
 constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 10'000;
 // What a fetch takes beside the bytes: three messages by way of the router.
 constexpr double kFetchFixedUs = 1000;

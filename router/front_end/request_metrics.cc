@@ -275,16 +275,7 @@ RequestMetrics::RequestMetrics(const std::string& model, const ServiceTiers& tie
                            "From the request to its end.", SecondsBounds());
   queue_s_ = AddHistograms("tandem_queue_seconds", "vllm:request_queue_time_seconds",
                            "From the request to its placement.", SecondsBounds());
-  first_token_predicted_s_ = &registry_.AddCounter(
-      "tandem_first_token_predicted_seconds_total",
-      "What the router predicted for first tokens, each from its request's placement.",
-      model_label_);
-  first_token_measured_s_ = &registry_.AddCounter(
-      "tandem_first_token_measured_seconds_total",
-      "What those first tokens took, each from its request's placement.", model_label_);
-  first_token_ratio_ = &registry_.AddHistogram("tandem_first_token_measured_to_predicted_ratio",
-                                               "What a first token took, over its prediction.",
-                                               RatioBounds(), model_label_);
+  AddPredictions();
   const auto kv_seconds = [this](const char* name, const char* help) {
     return &registry_.AddHistogram(name, help, TransferBounds(), model_label_);
   };
@@ -299,6 +290,19 @@ RequestMetrics::RequestMetrics(const std::string& model, const ServiceTiers& tie
                                "Prompt tokens of a request.", TokenBounds());
   output_size_ = AddHistograms("tandem_output_tokens", "vllm:request_generation_tokens",
                                "Generated tokens of a request.", TokenBounds());
+}
+
+void RequestMetrics::AddPredictions() {
+  first_token_predicted_s_ = &registry_.AddCounter(
+      "tandem_first_token_predicted_seconds_total",
+      "What the router predicted for first tokens, each from its request's placement.",
+      model_label_);
+  first_token_measured_s_ = &registry_.AddCounter(
+      "tandem_first_token_measured_seconds_total",
+      "What those first tokens took, each from its request's placement.", model_label_);
+  first_token_ratio_ = &registry_.AddHistogram("tandem_first_token_measured_to_predicted_ratio",
+                                               "What a first token took, over its prediction.",
+                                               RatioBounds(), model_label_);
 }
 
 void RequestMetrics::OnFirstToken(absl::Duration since_submit) {

@@ -71,6 +71,8 @@ class RequestMetrics {
     }
   };
 
+  // What compares first tokens with their predictions.
+  void AddPredictions();
   Pair CounterPair(const char* ours, const char* alias, const char* help, MetricLabels labels = {});
   HistogramPair AddHistograms(const char* ours, const char* alias, const char* help,
                               std::vector<double> bounds);

@@ -144,7 +144,10 @@ void LoanChecker::CheckDebtor(const Ends& ends) {
     }
     const bool lost = used != party.used.end() && used->lost;
     const bool of_use = !debt.used || IsLent(resources.scheduler(), debt);
-    if (lost || !of_use) {
+    // A prompt that is computed keeps its loans until its export has ended.
+    const node::Sequence* sequence = resources.scheduler().Find(debt.sequence);
+    const bool parked = sequence != nullptr && sequence->phase == node::SequencePhase::kParked;
+    if ((lost || !of_use) && !parked) {
       Follow({State::kOfNoUse, {party.self, id}, NodeOf(*debt.creditor)}, party,
              limits_.hop + limits_.step * party.slowness_max, absl::InfinitePast(),
              lost ? "the debtor's lending plane has lost it, its core keeps it"

@@ -114,7 +114,7 @@ std::optional<storage::StorageEvent> TimedStorage::Handle(const storage::Storage
     return saved;
   }
   if (const auto* load = std::get_if<storage::LoadBlocks>(&command)) {
-    std::vector<BlockId> arrived;  // nobody reads them
+    std::vector<BlockId> arrived;  // no engine reads them
     storage::BlocksLoaded loaded = tiers_->Load(*load, *arena_, arrived);
     Scale(loaded.read);
     return loaded;

@@ -66,7 +66,7 @@ class TimedStorage final : public NodeStorage {
   const TimedStorageOptions options_;
   const StorageSite site_;
   CopyClock clock_;
-  // Stands in for the memory of the node's blocks: a few bytes each, which nobody reads.
+  // Stands in for the memory of the node's blocks: a few bytes each, which no engine reads.
   const std::unique_ptr<kv::BlockArena> arena_;
   const std::unique_ptr<storage::BlockTiers> tiers_;
   // Bound: the saves and loads that a node has at a time (StoredBlocks), and what it forgets.

@@ -74,10 +74,10 @@ TEST(DebtTable, ThePictureIsATreeOfEachDebtorWithEdgesAsLongAsItsDebts) {
   const std::vector<std::string> texts = Texts(DebtLines(ThreeDebts()));
   const std::vector<std::string> picture(texts.begin() + 4, texts.end());
   EXPECT_THAT(picture, ElementsAre("", "decode-0",                                          //
-                                   "  " + std::string(24, '-') + "> decode-2  120 blocks",  //
-                                   "  " + std::string(2, '-') + "> decode-1  10 blocks",    //
+                                   "  " + std::string(16, '-') + "> decode-2  120 blocks",  //
+                                   "  " + std::string(1, '-') + "> decode-1  10 blocks",    //
                                    "", "decode-2",                                          //
-                                   "  " + std::string(12, '-') + "> decode-1  60 blocks"));
+                                   "  " + std::string(8, '-') + "> decode-1  60 blocks"));
 }
 
 TEST(DebtTable, TheJsonHasEachDebtWithItsNumbers) {
@@ -121,7 +121,7 @@ TEST(DebtTable, ANodeWithoutANameHasAPlaceInTableAndPicture) {
   ASSERT_EQ(lines.size(), 5u);
   EXPECT_THAT(WordsOf(lines[1]), ElementsAre("-", "-", "10", "1", "25%", "25%"));
   EXPECT_EQ(lines[3].text, "-");
-  EXPECT_EQ(lines[4].text, "  " + std::string(24, '-') + "> -  10 blocks");
+  EXPECT_EQ(lines[4].text, "  " + std::string(16, '-') + "> -  10 blocks");
 }
 
 // Nodes report these figures; a router passes them on.

@@ -179,8 +179,12 @@ TEST_F(FleetTest, LoadFiguresThatCannotBeAreBounded) {
     load.set_sequences_running(figure);
     load.set_sequences_waiting(figure);
     load.set_prefill_tokens_waiting(figure);
-    for (int i = 0; i <= Fleet::kDebtsMax; ++i)
-      load.add_debts()->set_creditor_node_id(std::string(kNodeIdBytesMax + 1, 'x'));
+    for (int i = 0; i <= Fleet::kDebtsMax; ++i) {
+      v1::Debt& debt = *load.add_debts();
+      debt.set_creditor_node_id(std::string(kNodeIdBytesMax + 1, 'x'));
+      debt.set_blocks(figure);
+      debt.set_loans(figure);
+    }
     fleet_.OnLoad(node, load);
     const int64_t bounded = figure < 0 ? 0 : Fleet::kLoadFigureMax;
     EXPECT_EQ(node.blocks_available(), 2 * bounded);
@@ -195,8 +199,11 @@ TEST_F(FleetTest, LoadFiguresThatCannotBeAreBounded) {
     EXPECT_GE(wait, absl::ZeroDuration());
     EXPECT_LE(wait, absl::Hours(1));
     EXPECT_EQ(node.load.debts_size(), Fleet::kDebtsMax);
-    for (const v1::Debt& debt : node.load.debts())
+    for (const v1::Debt& debt : node.load.debts()) {
       EXPECT_EQ(debt.creditor_node_id().size(), kNodeIdBytesMax);
+      EXPECT_EQ(debt.blocks(), bounded);
+      EXPECT_EQ(debt.loans(), bounded);
+    }
   }
 }
 
