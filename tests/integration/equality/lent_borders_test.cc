@@ -93,11 +93,12 @@ int64_t Metric(const std::string& router, const std::string& name) {
   return sum;
 }
 
-// Decode nodes of one partition, and prefill nodes that compute nothing and lend.
+// Decode nodes of one partition, and prefill nodes that compute nothing and lend: affinity leaves
+// prompts of up to --local-prefill-tokens to decode nodes, whatever that costs.
 std::unique_ptr<ProcessFleet> StartLenders(const std::string& model) {
   const std::string model_flag = "--model=" + model;
-  auto fleet = ProcessFleet::Start(
-      {model_flag, "--local-prefill-tokens=100000", "--heartbeat-interval=100ms"});
+  auto fleet = ProcessFleet::Start({model_flag, "--placement=affinity",
+                                    "--local-prefill-tokens=100000", "--heartbeat-interval=100ms"});
   EXPECT_OK(fleet.status());
   if (!fleet.ok()) return nullptr;
   const auto start = [&](const char* kind, const char* id, int blocks, const char* lent) {

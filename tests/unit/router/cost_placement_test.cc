@@ -104,6 +104,21 @@ TEST_F(CostPlacementTest, ADecodeNodeAloneFetchesWhatAnotherOneHolds) {
   EXPECT_NEAR(Shown("d1", "compute"), (500 + 20 * kRowUs) / 1e3, 0.1);
 }
 
+// A token's KV of 2 MB is computed in 1 ms. At 1 GB/s it would never be fetched, so no fetch would
+// tell that the link is quicker, or slower.
+TEST_F(CostPlacementTest, ALinkWithoutAMeasurementIsTriedUntilItIsKnownToBeSlow) {
+  Node& holder = Decode(0);
+  Node& idle = Decode(1);
+  holder.kv_bytes_per_token = idle.kv_bytes_per_token = 2e6;
+  index_.Store(holder.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(80 / kBlockTokens));
+  for (int i = 0; i < 4; ++i) fleet_.DecodePlaced(holder.key, 0);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_GT(Shown("d1", "fetch"), 0);
+  Measure(holder, idle, 1000);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(Shown("d1", "fetch"), 0);
+}
+
 // Beside prefill nodes, a fetch makes no decode node cheaper: those compute the prompt.
 TEST_F(CostPlacementTest, WhereThereArePrefillNodesTheyFetch) {
   Node& holder = Decode(0);
