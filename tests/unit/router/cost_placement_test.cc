@@ -88,51 +88,6 @@ TEST_F(CostPlacementTest, ADecodeNodeComputesThePromptWhereThatCostsLess) {
   EXPECT_TRUE(placement_.prefill.has_value());
 }
 
-// What another node holds counts for a decode node that computes alone as for a prefill node.
-TEST_F(CostPlacementTest, ADecodeNodeAloneFetchesWhatAnotherOneHolds) {
-  Node& holder = Decode(0);
-  Node& idle = Decode(1);
-  Measure(holder, idle, 100);  // 80 tokens of 1,000 bytes: 0.8 ms
-  index_.Store(holder.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(80 / kBlockTokens));
-  ASSERT_EQ(Place(100), std::nullopt);
-  EXPECT_EQ(placement_.decode, holder.key) << "no copy is needed there";
-  // Four sequences there would each wait four times as long as this prompt for the way here.
-  for (int i = 0; i < 4; ++i) fleet_.DecodePlaced(holder.key, 0);
-  ASSERT_EQ(Place(100), std::nullopt);
-  EXPECT_EQ(placement_.decode, idle.key);
-  EXPECT_NEAR(Shown("d1", "fetch"), 0.8 + 1, 0.1);
-  EXPECT_NEAR(Shown("d1", "compute"), (500 + 20 * kRowUs) / 1e3, 0.1);
-}
-
-// A token's KV of 2 MB is computed in 1 ms. At 1 GB/s it would never be fetched, so no fetch would
-// tell that the link is quicker, or slower.
-TEST_F(CostPlacementTest, ALinkWithoutAMeasurementIsTriedUntilItIsKnownToBeSlow) {
-  Node& holder = Decode(0);
-  Node& idle = Decode(1);
-  holder.kv_bytes_per_token = idle.kv_bytes_per_token = 2e6;
-  index_.Store(holder.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(80 / kBlockTokens));
-  for (int i = 0; i < 4; ++i) fleet_.DecodePlaced(holder.key, 0);
-  ASSERT_EQ(Place(100), std::nullopt);
-  EXPECT_GT(Shown("d1", "fetch"), 0);
-  Measure(holder, idle, 1000);
-  ASSERT_EQ(Place(100), std::nullopt);
-  EXPECT_EQ(Shown("d1", "fetch"), 0);
-}
-
-// Beside prefill nodes, a fetch makes no decode node cheaper: those compute the prompt.
-TEST_F(CostPlacementTest, WhereThereArePrefillNodesTheyFetch) {
-  Node& holder = Decode(0);
-  Decode(1);
-  Node& prefill = Prefill(0);
-  index_.Store(holder.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(96 / kBlockTokens));
-  for (int i = 0; i < 60; ++i) fleet_.DecodePlaced(holder.key, 0);
-  holder.max_sequences = 100;
-  Measure(holder, prefill, 100);
-  ASSERT_EQ(Place(100), std::nullopt);
-  EXPECT_EQ(placement_.prefill, prefill.key);
-  EXPECT_GT(Shown("p0", "fetch"), 0);
-}
-
 // Up to --local-prefill-tokens (8 here), only the sequences that are there count as disturbed.
 TEST_F(CostPlacementTest, AShortPromptIsWeighedTooButDisturbsNobodyWhoMayCome) {
   Node& decode = Decode(0);
