@@ -116,8 +116,8 @@ std::string Predicted(const v1::PlacementDecision& decision, const v1::Placement
   return absl::StrCat(text, ".\n");
 }
 
-bool Fetches(const v1::PlacementCandidate& prefill) {
-  for (const v1::PlacementScore& time : prefill.scores())
+bool Fetches(const v1::PlacementCandidate& node) {
+  for (const v1::PlacementScore& time : node.scores())
     if (time.name() == "fetch" && time.score() > 0) return true;
   return false;
 }
@@ -144,12 +144,14 @@ std::string Conclusion(const v1::PlacementDecision& decision) {
   }
   absl::StrAppend(&text, " and lacks ", lacks, " of the prompt's ", decision.prompt_tokens(),
                   " tokens; ");
-  if (InMilliseconds(decision) && prefill == nullptr && !decision.prefill_nodes().empty()) {
-    return absl::StrCat(text, "it computes them itself: that costs least.\n",
-                        Predicted(decision, *decode));
-  }
   if (prefill == nullptr) {
-    return absl::StrCat(text, "it computes them itself: no prefill node may take them.\n");
+    const bool weighed = InMilliseconds(decision) && !decision.prefill_nodes().empty();
+    return absl::StrCat(text,
+                        Fetches(*decode)
+                            ? "it fetches what another node holds, and computes the rest"
+                            : "it computes them itself",
+                        weighed ? ": that costs least.\n" : ": no prefill node may take them.\n",
+                        InMilliseconds(decision) ? Predicted(decision, *decode) : "");
   }
   if (lacks <= decision.local_prefill_tokens_max()) {
     return absl::StrCat(text, "it computes them itself: they are at most ",

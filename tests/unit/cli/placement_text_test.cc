@@ -102,6 +102,22 @@ TEST(PlacementText, ByCostWithoutAPrefillNodeItSaysThatThisCostsLeast) {
       << text;
 }
 
+TEST(PlacementText, ByCostADecodeNodeAloneMayFetch) {
+  v1::RequestTrace trace = ByCost();
+  v1::PlacementDecision& decision = *trace.mutable_placements(0);
+  decision.clear_prefill_nodes();
+  v1::PlacementScore& fetch = *decision.mutable_decode_nodes(1)->add_scores();
+  fetch.set_name("fetch");
+  fetch.set_score(4.5);
+  const std::string text = FormatPlacements(trace);
+  EXPECT_NE(text.find("tokens; it fetches what another node holds, and computes the rest: no "
+                      "prefill node may take them.\n"
+                      "  First token predicted after 31.0 ms; the next best choice, decode-a, "
+                      "costs 11.5 ms more.\n"),
+            std::string::npos)
+      << text;
+}
+
 TEST(PlacementText, ItComparesFirstTokensWithTheirPredictions) {
   v1::RequestTrace trace = ByCost();
   for (int i = 0; i < 2; ++i) {
