@@ -57,9 +57,8 @@ void DecodeCore::EndFetching(LeaseId lease, const transfer::LeaseInstalled* inst
   if (!waited.has_value()) return;  // the leg has ended
   const v1::StartDecode& command = waited->command.start_decode();
   auto input = ParsePrompt(waited->leg.router, command);
-  if (ledger_.draining()) input = absl::UnavailableError("this node is draining");
-  if (waited->deadline <= now)
-    input = absl::DeadlineExceededError("the prompt's beginning was not fetched in time");
+  if (absl::Status wanted = waited->StillWanted(ledger_.draining(), now); !wanted.ok())
+    input = std::move(wanted);
   if (!input.ok())
     return ledger_.Refuse(waited->leg.router, command.leg(), input.status(), command.trace_id());
   input->arrived = waited->deadline - waited->time_allowed;

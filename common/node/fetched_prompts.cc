@@ -69,6 +69,13 @@ std::optional<FetchedPrompts::Waiting> FetchedPrompts::Take(
   return waiting;
 }
 
+absl::Status FetchedPrompts::Waiting::StillWanted(bool draining, absl::Time now) const {
+  if (deadline <= now)
+    return absl::DeadlineExceededError("the prompt's beginning was not fetched in time");
+  if (draining) return absl::UnavailableError("this node is draining");
+  return absl::OkStatus();
+}
+
 bool FetchedPrompts::Drop(const LegKey& leg, uint32_t attempt) {
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
     const Waiting& waiting = it->second;

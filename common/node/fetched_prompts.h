@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/node/node_ledger.h"
 #include "common/node/prefix_fetch.h"
@@ -29,6 +30,10 @@ class FetchedPrompts {
     absl::Time deadline;
     // What came, if something did. Set by Take.
     std::optional<v1::FetchedKv> fetched;
+
+    // Whether the prompt is still to be computed. Errors: kUnavailable on a node that drains,
+    // kDeadlineExceeded after the prompt's deadline.
+    absl::Status StillWanted(bool draining, absl::Time now) const;
   };
 
   // `scheduler` and `fetch` outlive this.
@@ -44,7 +49,7 @@ class FetchedPrompts {
             absl::Duration time_allowed, absl::Time now);
   // The command whose fetch, under `lease`, is over; nullopt if it has been dropped. `installed`:
   // how that lease ended, if all came.
-  std::optional<Waiting> Take(LeaseId lease, const transfer::LeaseInstalled* installed = nullptr);
+  std::optional<Waiting> Take(LeaseId lease, const transfer::LeaseInstalled* installed);
   // Forgets a leg's waiting command of an older attempt than `attempt`. False if a command of this
   // attempt or a newer one waits.
   bool Drop(const LegKey& leg, uint32_t attempt);

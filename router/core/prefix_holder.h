@@ -1,5 +1,5 @@
-// A node that the computing node of a prompt is to fetch its beginning from. Thread safety: a
-// value.
+// A node that holds a prompt's beginning, and from which the node that computes the prompt is to
+// fetch it. Thread safety: a value.
 #pragma once
 
 #include <cstdint>

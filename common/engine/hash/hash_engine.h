@@ -43,9 +43,9 @@ struct HashEngineOptions {
 };
 
 // `waiter` and `clock` must outlive the engine. The waiter waits for what the engine's own work, as
-// the clock measures it, leaves of the simulated time. Only these sampling parameters
-// have an effect: temperature, seed, allowed_token_ids, a slice's mask, and logprobs (whose values
-// are made up). Errors: kInvalidArgument for options out of range.
+// the clock measures it, leaves of the simulated time. Only these sampling parameters have an
+// effect: temperature, seed, allowed_token_ids, a slice's mask, and logprobs (whose values are made
+// up). Errors: kInvalidArgument for options out of range.
 absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options,
                                                       Waiter& waiter = RealWaiter(),
                                                       const Clock& clock = RealClock());

@@ -19,7 +19,7 @@ constexpr int kPrompt = 100, kHeld = 75, kFetched = 4;
 class DecodeFetchTest : public DecodeCoreTest {
  protected:
   // Room for the prompt beside what a fetch that failed has quarantined.
-  DecodeFetchTest() : DecodeCoreTest({.blocks = 16}) {}
+  explicit DecodeFetchTest(int64_t blocks = 16) : DecodeCoreTest({.blocks = blocks}) {}
   static v1::NodeCommand Fetching(const std::string& id, uint32_t attempt = 1) {
     v1::NodeCommand command = Run(id, kPrompt, /*local_max=*/-1, attempt);
     command.mutable_start_decode()->set_fetch_from_node_id("decode-1");
@@ -149,6 +149,31 @@ TEST_F(DecodeFetchTest, WhatIsNotFetchedIsDeclined) {
   EXPECT_FALSE(ReservedIn(Send(other)).fetch_declined()) << "nobody was named";
   for (const auto& [router, event] : Send(Fetching("b")).events)
     EXPECT_FALSE(event.has_blocks_wanted());
+}
+
+// Each fetch that runs keeps its command, with the prompt.
+class ManyFetchesTest : public DecodeFetchTest {
+ protected:
+  ManyFetchesTest() : DecodeFetchTest(/*blocks=*/500) {}
+};
+
+TEST_F(ManyFetchesTest, BeyondTheBoundAPromptIsComputedAtOnce) {
+  const auto prompt = [](int number) {
+    v1::NodeCommand command = Fetching(absl::StrCat("r", number));
+    command.mutable_start_decode()->mutable_sequence()->set_prompt(0, number);
+    return command;
+  };
+  const int most = static_cast<int>(node::PrefixFetch::kFetchesMax);
+  for (int i = 0; i < most; ++i) {
+    const node::NodeActions actions = Send(prompt(i));
+    ASSERT_THAT(actions.events, SizeIs(1));
+    ASSERT_TRUE(actions.events[0].second.has_blocks_wanted()) << i;
+  }
+  EXPECT_EQ(core_->load().leases(), most);
+  const v1::Reserved reserved = ReservedIn(Send(prompt(most)));
+  EXPECT_TRUE(reserved.computes_locally());
+  EXPECT_TRUE(reserved.fetch_declined()) << "so the router does not blame the holder";
+  EXPECT_EQ(core_->load().leases(), most);
 }
 
 TEST_F(DecodeFetchTest, AnAbortLeavesNothing) {
