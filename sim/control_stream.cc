@@ -53,19 +53,19 @@ void ControlStream::Send(Channel& channel, Action&& deliver) {
   channel.free_at =
       std::max(channel.free_at, world_.now() + world_.RandomDelay(options_.delay_max));
   channel.items.emplace_back(channel.free_at, std::move(deliver));
-  if (!channel.scheduled) Drain(channel);
+  if (!std::exchange(channel.scheduled, true))
+    world_.After(channel.free_at - world_.now(), [this, &channel] { Drain(channel); });
 }
 
 void ControlStream::Drain(Channel& channel) {
-  channel.scheduled = false;
   const bool blocked = network_.Blocked(channel.from.id(), channel.to.id());
   while (!blocked && !channel.items.empty() && channel.items.front().at <= world_.now()) {
     auto deliver = std::move(channel.items.front().deliver);
     channel.items.pop_front();
     deliver();
   }
-  if (channel.items.empty()) return;
-  channel.scheduled = true;
+  channel.scheduled = !channel.items.empty();
+  if (!channel.scheduled) return;
   const absl::Duration wait = channel.items.front().at - world_.now();
   world_.After(blocked ? kHoldStep : std::max(wait, absl::ZeroDuration()),
                [this, &channel] { Drain(channel); });

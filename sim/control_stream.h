@@ -1,7 +1,8 @@
 // The control stream between one router and one node, with the properties of a gRPC stream: the
 // node opens it; it is ordered and reliable while it lasts; a partition delays it; it ends for both
-// ends when either closes it, dies, or receives nothing for too long. Thread safety: none; the
-// simulation's thread. Owner: the simulation.
+// ends when either closes it, dies, or receives nothing for too long. A message arrives in an event
+// of its own, even after no time: nothing comes back to an end while it still sends.
+// Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +64,7 @@ class ControlStream {
     Process& to;
     std::deque<Item> items;
     absl::Time free_at = absl::InfinitePast();
-    bool scheduled = false;
+    bool scheduled = false;  // Drain runs, or is to run
   };
   void Send(Channel& channel, Action&& deliver);
   void Drain(Channel& channel);

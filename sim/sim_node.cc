@@ -340,27 +340,23 @@ void SimNode::Pump() {
 }
 
 void SimNode::Dispatch() {
-  // Not a member's: a message may reach its router, and the router's answer this node, at once.
-  std::unique_ptr<node::NodeActions> mine = std::move(spare_actions_);
-  if (mine == nullptr) mine = std::make_unique<node::NodeActions>();
-  node::NodeActions& actions = *mine;
+  TANDEM_CHECK(actions_.empty(), name(), ": an event came while the last one's actions go out");
   while (true) {
-    resources_->TakeActions(actions);
-    if (actions.empty()) break;
-    for (const lending::LendingCommand& command : actions.lending) {
+    resources_->TakeActions(actions_);
+    if (actions_.empty()) break;
+    for (const lending::LendingCommand& command : actions_.lending) {
       lending_->Handle(command);
       if (std::holds_alternative<lending::UseLoan>(command) &&
           OwesItself(name(), options_.creditors_of))
         log_.Violate("debts", absl::StrCat(name(), " owes memory to itself"));
     }
-    for (transfer::TransferCommand& command : actions.transfer) ToPlane(std::move(command));
-    for (storage::StorageCommand& command : actions.storage) storage_->Submit(std::move(command));
-    SendEvents(actions);
+    for (transfer::TransferCommand& command : actions_.transfer) ToPlane(std::move(command));
+    for (storage::StorageCommand& command : actions_.storage) storage_->Submit(std::move(command));
+    SendEvents(actions_);
     // Events alone give no new actions.
-    if (actions.lending.empty() && actions.transfer.empty() && actions.storage.empty()) break;
+    if (actions_.lending.empty() && actions_.transfer.empty() && actions_.storage.empty()) break;
   }
-  actions.clear();
-  spare_actions_ = std::move(mine);
+  actions_.clear();
 }
 
 void SimNode::SendEvents(node::NodeActions& actions) {

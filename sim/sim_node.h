@@ -169,7 +169,7 @@ class SimNode final : public Process {
   bool stepping_ = false;
   // Bound: what comes during one step.
   std::vector<Action> inbox_;
-  std::unique_ptr<node::NodeActions> spare_actions_;  // for its memory
+  node::NodeActions actions_;  // that Dispatch carries out; between calls only memory
   static constexpr size_t kSpareMessagesMax = 16;
   // Bound: kSpareMessagesMax.
   std::vector<std::unique_ptr<v1::NodeMessage>> spare_messages_;

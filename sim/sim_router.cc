@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "sim/checkers/bounds_checker.h"
 
 namespace tandem::sim {
@@ -71,18 +72,15 @@ void SimRouter::OnStreamEnded(ControlStream& stream, uint64_t) {
 }
 
 void SimRouter::Pump() {
-  // Not a member's: what is sent may come back at once.
-  std::unique_ptr<router::RouterActions> mine = std::move(spare_actions_);
-  if (mine == nullptr) mine = std::make_unique<router::RouterActions>();
-  router::RouterActions& actions = *mine;
-  core_->TakeActions(actions);
+  TANDEM_CHECK(actions_.empty(), name(), ": an event came while the last one's actions go out");
+  core_->TakeActions(actions_);
   std::map<router::NodeKey, v1::RouterMessage> messages;
-  for (auto& [key, command] : actions.commands) *messages[key].add_commands() = std::move(command);
+  for (auto& [key, command] : actions_.commands) *messages[key].add_commands() = std::move(command);
   for (auto& [key, message] : messages) {
     const auto found = streams_.find(key);
     if (found != streams_.end()) found->second->ToNode(std::move(message));
   }
-  for (const auto& [key, why] : actions.disconnects) {
+  for (const auto& [key, why] : actions_.disconnects) {
     const auto found = streams_.find(key);
     if (found == streams_.end()) continue;
     ControlStream* stream = found->second;
@@ -90,9 +88,8 @@ void SimRouter::Pump() {
     streams_.erase(found);
     stream->CloseFromRouter();
   }
-  for (const auto& [id, event] : actions.client_events) clients_(*this, id, event);
-  actions.clear();
-  spare_actions_ = std::move(mine);
+  for (const auto& [id, event] : actions_.client_events) clients_(*this, id, event);
+  actions_.clear();
 }
 
 }  // namespace tandem::sim

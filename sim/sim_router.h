@@ -62,7 +62,7 @@ class SimRouter final : public Process {
   std::map<ControlStream*, router::NodeKey> keys_;  // of the current connection
   std::map<router::NodeKey, ControlStream*> streams_;
   uint64_t next_key_ = 1;
-  std::unique_ptr<router::RouterActions> spare_actions_;  // for its memory
+  router::RouterActions actions_;  // that Pump carries out; between calls only memory
 };
 
 }  // namespace tandem::sim
