@@ -32,10 +32,10 @@ void AdmissionQueue::Leave(const std::string& tenant) {
   if (--lines_.at(tenant).requests == 0) lines_.erase(tenant);
 }
 
-void AdmissionQueue::Charge(const std::string& tenant, int64_t tokens) {
-  if (tokens == 0) return;
+void AdmissionQueue::Charge(const std::string& tenant, double us) {
+  if (us <= 0) return;
   Line& line = lines_.at(tenant);
-  const double counter = line.counter + static_cast<double>(tokens) / line.weight;
+  const double counter = line.counter + us / line.weight;
   // Mostly nothing of the tenant waits, so it has no turn to move.
   if (line.places.empty())
     line.counter = counter;

@@ -1,12 +1,12 @@
 // The sequences that wait for placement, in the order in which they are tried.
 //
-// Tenants take turns: each has a counter of the tokens that were computed for it, divided by its
-// weight, and the lowest counter comes first. So tenants that all have sequences waiting get tokens
-// in proportion to their weights, however much each asks for, and one that asks for little is
-// placed past any other's backlog. A tenant that comes back begins where the others are: it neither
-// gains from the time that it was away, nor pays for what it got while it was alone. (This is the
-// virtual token counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024.) A
-// router without tenants has one line.
+// Tenants take turns: each has a counter of the nodes' time that was predicted for it, divided by
+// its weight, and the lowest counter comes first. So tenants that all have sequences waiting get
+// nodes' time in proportion to their weights, however much each asks for, and one that asks for
+// little is placed past any other's backlog. A tenant that comes back begins where the others are:
+// it neither gains from the time that it was away, nor pays for what it got while it was alone.
+// (This is the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models",
+// OSDI 2024, with times for tokens.) A router without tenants has one line.
 //
 // Within a tenant's line priority counts as time: a level is worth a fixed wait, so every sequence
 // grows more urgent while it waits, and no priority starves another. But for late ones
@@ -113,8 +113,9 @@ class AdmissionQueue {
   // of its sequences waits.
   void Join(const std::string& tenant, double weight);
   void Leave(const std::string& tenant);
-  // Tokens were computed for the tenant. REQUIRES: one of its requests has joined.
-  void Charge(const std::string& tenant, int64_t tokens);
+  // Work was given to nodes for the tenant, `us` microseconds of their time (PlacedWork).
+  // REQUIRES: one of its requests has joined; us >= 0.
+  void Charge(const std::string& tenant, double us);
   // Tenants of which requests have joined.
   size_t tenants() const { return lines_.size(); }
 
@@ -158,7 +159,7 @@ class AdmissionQueue {
     absl::btree_set<Place> places;
     int64_t requests = 0;
     double weight = 1;
-    double counter = 0;  // tokens computed for the tenant over its weight
+    double counter = 0;  // nodes' time for the tenant, in microseconds, over its weight
     bool aside = false;  // out of turns_ until a walk's next turns
     // The sequence that was tried last, in walk `walk`; and in the second parts of the walks of
     // round `round`.

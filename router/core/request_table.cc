@@ -234,13 +234,14 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   SequenceMachine& machine = *sequence.machine;
   SequenceGroup& group = *sequence.group;
   const bool leads = group.leader() == serial;
-  const int64_t computed_before = group.computed_tokens();
   SequenceMachine::Outcome outcome = machine.Settle(now);
   CountPlaced(sequence, !machine.done() && machine.state() != SequenceMachine::State::kQueued);
-  if (leads && machine.was_placed() && group.computed_tokens() == 0)
-    group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
-  group.CountGenerated(static_cast<int64_t>(outcome.tokens.size()));
-  queue_.Charge(group.share().tenant, group.computed_tokens() - computed_before);
+  const bool prompt_begins = leads && machine.was_placed() && group.computed_tokens() == 0;
+  const auto generated = static_cast<int64_t>(outcome.tokens.size());
+  if (prompt_begins) group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
+  group.CountGenerated(generated);
+  queue_.Charge(group.share().tenant, (prompt_begins ? machine.work().prompt_us : 0) +
+                                          static_cast<double>(generated) * machine.work().token_us);
   if (!outcome.failure.ok()) return FailGroup(group, WithHint(outcome.failure, now));
   if (outcome.done.has_value())
     outcome.done->decode_leg = {serial, machine.legs().decode().attempt()};

@@ -122,6 +122,7 @@ std::optional<absl::Status> SequenceMachine::LateRefusal(absl::Duration before,
 
 void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
   was_placed_ = true;
+  work_ = WorkOf(placement, legs_.prompt().size(), context_.fleet);
   answer_.DropWaiting();
   legs_.Start(placement, answer_.AwaitsScores(), now);
   answer_.report().OnStartDecode(legs_.decode().node_id());

@@ -31,6 +31,7 @@
 #include "router/core/sequence_context.h"
 #include "router/core/sequence_legs.h"
 #include "router/placement/pair_placement.h"
+#include "router/placement/placed_work.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {
@@ -109,6 +110,8 @@ class SequenceMachine {
   bool done() const { return state_ == State::kDone; }
   // Whether a node was ever asked to compute for it.
   bool was_placed() const { return was_placed_; }
+  // What the last placement was predicted to take. REQUIRES: was_placed().
+  const PlacedWork& work() const { return work_; }
   // When to call OnDeadline.
   absl::Time deadline() const;
   // Time in the queue since it was last queued or unheld.
@@ -191,6 +194,7 @@ class SequenceMachine {
   FirstTokenGoal goal_;
   bool held_ = false;
   bool was_placed_ = false;
+  PlacedWork work_;  // of the last placement
   State state_ = State::kQueued;
   SequenceAnswer answer_;
   SequenceLegs legs_;

@@ -39,7 +39,7 @@ struct TenantLimits {
   std::vector<std::string> service_tiers;
   // Tenants of one group share cached prompts; empty: no other tenant finds them.
   std::string cache_group;
-  // Tenants that wait at the same time get tokens in proportion to their weights.
+  // Tenants that wait at the same time get the nodes' time in proportion to their weights.
   int64_t weight = 1;
   bool may_infer = true;  // may ask for answers and tokens
   bool is_admin = false;  // may see and end the requests of every tenant

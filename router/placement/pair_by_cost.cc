@@ -77,6 +77,7 @@ std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementReques
   placement.decode = choice->decode->node->key;
   placement.decode_cached_tokens = choice->decode->cached_tokens;
   placement.first_token_predicted = absl::Microseconds(choice->times.first_token_us);
+  placement.compute_us = choice->prompt.compute_us;
   if (choice->prefill != nullptr) {
     SetPrefill(PrefillPlace{choice->prefill->node->key, choice->prefill->cached_tokens}, placement);
     // It may turn out to hold more than the index says, but was chosen not to compute as much as it

@@ -63,6 +63,9 @@ struct Placement {
   absl::Duration first_token_predicted;
   // After a failure: the same if no prompt waited before this one; 0 = unknown.
   absl::Duration first_token_fastest;
+  // What computing the prompt is predicted to take, in microseconds, after what is read or fetched;
+  // absent: other policies than `cost` do not say.
+  std::optional<double> compute_us;
   // The decode node is to compute the prompt, for so long; 0 = it is not, or that is not known.
   double local_prefill_us = 0;
   // What was weighed; null unless Options::explains. Shared with the sequence's report.

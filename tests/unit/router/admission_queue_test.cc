@@ -321,14 +321,14 @@ class Tenants : public AdmissionQueue::Owner {
     --places;
     placed.push_back(serial);
     got[serial / 1000] += static_cast<double>(CostOf(serial)) / weights_.at(serial / 1000);
-    queue.Charge(NameOf(serial), CostOf(serial));
+    queue.Charge(NameOf(serial), static_cast<double>(CostOf(serial)));
   }
   absl::Duration Waited(Serial) override { return absl::ZeroDuration(); }
   void KeepRoomFor(Serial) override {}
 
   AdmissionQueue queue;
   std::vector<Serial> placed;
-  std::map<Serial, double> got;  // tokens over weight
+  std::map<Serial, double> got;  // work over weight
   size_t places = 0;
 
  private:
