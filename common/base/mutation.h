@@ -29,6 +29,8 @@ enum class Mutation {
   kLoanServedTooLong,    // a creditor answers about blocks that it has given back to its pool
   kLoanKept,             // a returned or expired loan keeps its blocks
   kIndebtedLends,        // a node that has borrowed lends as well
+  kDebtsUnheard,         // a router keeps no record of what its nodes owe each other
+  kLoanUsedUnverified,   // a debtor gives blocks back before its creditor has verified them
   kVerifiedOvercounted,  // a receiver tells the next sender of blocks that it does not hold
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutation.h"
 #include "common/node/lent_units.h"
 #include "common/rpc/convert.h"
 #include "common/telemetry/log.h"
@@ -310,7 +311,9 @@ void Borrower::Drop(Loans::iterator it, const std::string& why) {
 void Borrower::UseReady(absl::Time now) {
   for (auto it = loans_.begin(); it != loans_.end();) {
     const auto loan = it++;
-    if (loan->second.state != State::kReady) continue;
+    const bool sending = loan->second.state == State::kSending;
+    if (loan->second.state != State::kReady && !(sending && TANDEM_MUTATED(kLoanUsedUnverified)))
+      continue;
     last_change_ = now;
     if (loan->second.replaces.has_value()) {
       Replace(loan);

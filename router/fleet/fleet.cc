@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutation.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/cost_convert.h"
 #include "common/telemetry/log.h"
@@ -69,6 +70,7 @@ void BoundLoad(v1::NodeLoad& load) {
   load.set_sequences_waiting(LoadFigure(load.sequences_waiting()));
   load.set_prefill_tokens_waiting(LoadFigure(load.prefill_tokens_waiting()));
   auto& debts = *load.mutable_debts();
+  if (TANDEM_MUTATED(kDebtsUnheard)) debts.Clear();
   if (debts.size() > Fleet::kDebtsMax)
     debts.DeleteSubrange(Fleet::kDebtsMax, debts.size() - Fleet::kDebtsMax);
   for (v1::Debt& debt : debts) {

@@ -81,6 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kLoanServedTooLong, "LoanServedTooLong"},
                       Planted{Mutation::kLoanKept, "LoanKept"},
                       Planted{Mutation::kIndebtedLends, "IndebtedLends"},
+                      Planted{Mutation::kDebtsUnheard, "DebtsUnheard"},
+                      Planted{Mutation::kLoanUsedUnverified, "LoanUsedUnverified"},
                       Planted{Mutation::kAbortIgnored, "AbortIgnored"},
                       Planted{Mutation::kChecksumIgnored, "ChecksumIgnored"},
                       Planted{Mutation::kExportUnpinnedEarly, "ExportUnpinnedEarly"},
