@@ -113,8 +113,8 @@ void DecodeCore::StartMigration(absl::Time now, absl::Duration time_left) {
     const auto leg = it++;
     // What a sequence has lent is not here to be sent.
     const node::Sequence& sequence = scheduler_.Get(leg->second.sequence);
-    const bool retained_soon = leg->second.phase == Phase::kGenerating &&
-                               !sequence.blocks.empty() && sequence.remote.lent.empty();
+    const bool retained_soon =
+        leg->second.phase == Phase::kGenerating && !sequence.blocks.empty() && !sequence.borrows();
     if (!retained_soon) GiveUpForDrain(leg);
   }
 }
@@ -311,7 +311,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     }
     if (!outcome.prompt_scores.empty()) ledger_.SendScores(it->first.router, leg.wire, outcome);
     if (!outcome.sampled) continue;
-    if (migration_until_.has_value() && !scheduler_.Get(leg.sequence).remote.lent.empty()) {
+    if (migration_until_.has_value() && scheduler_.Get(leg.sequence).borrows()) {
       GiveUpForDrain(it);
       continue;
     }

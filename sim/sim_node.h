@@ -91,6 +91,10 @@ class SimNode final : public Process {
   }
   int64_t units_lent() const { return alive() ? resources_->counters().units_lent() : 0; }
   int64_t loans_lost() const { return alive() ? resources_->counters().loans_lost() : 0; }
+  // Of sequences that lost loans and kept the rest.
+  node::SequenceScheduler::Rebuilds rebuilds() const {
+    return alive() ? resources_->scheduler().rebuilds() : node::SequenceScheduler::Rebuilds();
+  }
   int64_t loans_moved() const { return alive() ? resources_->counters().loans_moved() : 0; }
   int64_t loans_home() const { return alive() ? resources_->counters().loans_home() : 0; }
   int64_t loans_taken_over() const {

@@ -454,6 +454,9 @@ SimReport Simulation::Report() {
     report.blocks_read_from_host += node->blocks_read_from_host();
     report.units_lent += node->units_lent();
     report.loans_lost += node->loans_lost();
+    report.rebuilds_begun += node->rebuilds().begun;
+    report.rebuilds_done += node->rebuilds().done;
+    report.rows_rebuilt += node->rebuilds().rows;
     report.loans_moved += node->loans_moved();
     report.loans_home += node->loans_home();
     report.loans_taken_over += node->loans_taken_over();

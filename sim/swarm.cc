@@ -28,6 +28,9 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.blocks_read_from_host += run.blocks_read_from_host;
   total.units_lent += run.units_lent;
   total.loans_lost += run.loans_lost;
+  total.rebuilds_begun += run.rebuilds_begun;
+  total.rebuilds_done += run.rebuilds_done;
+  total.rows_rebuilt += run.rows_rebuilt;
   total.loans_moved += run.loans_moved;
   total.loans_home += run.loans_home;
   total.loans_taken_over += run.loans_taken_over;
@@ -106,7 +109,7 @@ std::string ToText(const SwarmReport& report) {
       "fetched for prompts, %d read from storage (%d of them "
       "from host memory); %d tokens of blocks that are not full fetched\n"
       "%d units of running sequences lent; %d loans moved, %d came home, %d were lost, %d were "
-      "taken over; %d plans\n"
+      "taken over; %d plans\n%d sequences computed lost units alone, %d of them went on, %d rows\n"
       "%d schedules violated an invariant\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,
       static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,
@@ -114,7 +117,8 @@ std::string ToText(const SwarmReport& report) {
       report.sequences_moved, report.kv_tokens_moved, report.blocks_adopted, report.blocks_fetched,
       report.blocks_loaded, report.blocks_read_from_host, report.part_tokens_fetched,
       report.units_lent, report.loans_moved, report.loans_home, report.loans_lost,
-      report.loans_taken_over, report.loans_planned, report.failures.size());
+      report.loans_taken_over, report.loans_planned, report.rebuilds_begun, report.rebuilds_done,
+      report.rows_rebuilt, report.failures.size());
   for (const SwarmReport::Failure& failure : report.failures)
     absl::StrAppend(&text, "  seed ", failure.seed, " at ", failure.violation.at_us, " us, ",
                     failure.violation.checker, ": ", failure.violation.what, "\n");

@@ -79,7 +79,7 @@ struct SequenceSlice {
   // Block table covering at least num_computed + num_new tokens. kNoBlock for blocks of lent units.
   absl::Span<const BlockId> blocks;
   // What the sequence has lent; null: nothing. REQUIRES: the engine has a RemoteAttention; the lent
-  // units end before token num_computed - max(1, window_tokens); no fork, no prompt_scores.
+  // units end at or before token num_computed - window_tokens; no fork, no prompt_scores.
   RemoteKv* remote = nullptr;
   // The slice is a fork: before anything is computed, the engine copies this block to the one that
   // the first new row lies in. The rows of that block before the first new one are then there.

@@ -45,6 +45,19 @@ struct RemoteKv {
   // Set by Step when a creditor did not answer: the slice's rows are then wrong, and its sampled
   // token and scores are to be ignored. The step's other slices are unaffected.
   absl::Status failure;
+  // With it: the loans about which there was no answer. Bound: the loans of `lent`.
+  std::vector<LoanId> failed;
+
+  // For engines. A step begins; an answer was awaited.
+  void Begin() {
+    failure = absl::OkStatus();
+    failed.clear();
+  }
+  void Take(const LentUnits& asked, const absl::Status& status) {
+    if (status.ok()) return;
+    failure.Update(status);
+    failed.push_back(asked.loan);
+  }
 };
 
 // One loan's share of one layer for consecutive rows of one sequence.

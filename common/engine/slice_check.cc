@@ -23,12 +23,12 @@ absl::StatusOr<int64_t> CheckLent(const SequenceSlice& slice, const EngineSpec& 
     next = lent.units.end;
   }
   const int64_t tokens = int64_t{next} * spec.unit_tokens;
-  if (spec.unit_tokens == 0 || tokens > slice.num_computed - std::max(1, spec.window_tokens) ||
+  if (spec.unit_tokens == 0 || tokens > slice.num_computed - spec.window_tokens ||
       slice.forked_from.has_value() || slice.prompt_scores != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
         next, " units of ", spec.unit_tokens, " tokens are lent of ", slice.num_computed,
-        " computed ones, expected an engine that borrows, at least ",
-        std::max(1, spec.window_tokens), " tokens here, no fork and no prompt log-probabilities"));
+        " computed ones, expected an engine that borrows, at least ", spec.window_tokens,
+        " tokens here, no fork and no prompt log-probabilities"));
   }
   return tokens / spec.layout.block_tokens;
 }

@@ -28,7 +28,8 @@ int64_t Borrower::LowWatermark() const {
   const int64_t total = scheduler_.block_counts().total;
   int64_t low = std::max(scheduler_.running_count() + 2, total / 16);
   for (const auto& [order, sequence] : scheduler_.running())
-    if (sequence->grows && sequence->remaining() > 1) low = std::max(low, total / 4);
+    if ((sequence->grows || sequence->rebuild != nullptr) && sequence->remaining() > 1)
+      low = std::max(low, total / 4);
   return std::min(low, total / 2);
 }
 
@@ -64,19 +65,19 @@ void Borrower::Ask(absl::Time now) {
   const bool needed = available < low;
   if (unused >= kUnusedMax || routers_.empty() || now < ask_after_) return;
   const Sequence* const split = NextSplit();
-  const Sequence* sequence = split;
+  const Sequence* sequence = split != nullptr ? split : NextRebuilt();
+  const bool all = sequence != nullptr;
   if (sequence == nullptr && (needed || planned > 0)) sequence = Richest();
   if (sequence == nullptr) return;
   const engine::UnitSpan lendable = LendableUnits(*sequence, scheduler_.spec());
   const int64_t lacking = (2 * low - available + blocks_per_unit() - 1) / blocks_per_unit();
-  const int64_t wanted =
-      split != nullptr ? int64_t{kUnitsMax} : std::max(planned, needed ? lacking : 0);
+  const int64_t wanted = all ? int64_t{kUnitsMax} : std::max(planned, needed ? lacking : 0);
   const int32_t group_end = (lendable.first / kUnitsMax + 1) * kUnitsMax;
   Loan loan{.sequence = sequence->id,
             .units = {lendable.first, std::min({lendable.end, group_end,
                                                 static_cast<int32_t>(lendable.first + wanted)})},
             .deadline = now + kAnswerTimeMax,
-            .planned = planned > 0 && split == nullptr,
+            .planned = planned > 0 && !all,
             .of_split = !sequence->generates};
   if (loan.planned) plan_.units -= std::min<int64_t>(planned, loan.units.size());
   const LoanId id(next_loan_++);
@@ -376,6 +377,7 @@ void Borrower::BeforeStep(absl::Time now) {
 void Borrower::OnTick(absl::Time now) {
   if (!enabled_) return;
   ReturnSplitLoans(now);
+  EndStalledRebuilds(now);
   for (auto it = loans_.begin(); it != loans_.end();) {
     const auto loan = it++;
     if (loan->second.state == State::kUsed || loan->second.deadline > now) continue;
@@ -404,11 +406,12 @@ void Borrower::Handle(const lending::LoanLost& event, absl::Time now) {
   }
   Blame(it->second, event.why, now);
   if (it->second.state != State::kUsed) return Drop(it, event.why.ToString());
-  Log(LogLevel::kWarning, "a loan was lost: its sequence is computed again",
+  Log(LogLevel::kWarning, "a loan was lost: its units are computed again",
       {{"loan", event.loan.value()},
        {"creditor", it->second.creditor.node.value()},
        {"why", event.why.ToString()}});
-  if (scheduler_.Find(it->second.sequence) != nullptr) scheduler_.GiveUpLoans(it->second.sequence);
+  if (scheduler_.Find(it->second.sequence) != nullptr)
+    scheduler_.LoseLoan(it->second.sequence, event.loan);
 }
 
 void Borrower::Blame(const Loan& loan, const absl::Status& why, absl::Time now) {

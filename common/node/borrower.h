@@ -6,14 +6,15 @@
 //     ready ─BeforeStep: the scheduler gives the units' blocks back─▶ used
 //     used  ─sequence ends, or is computed again─▶ ReturnLoan, gone
 //
-// A loan that is refused, or fails before it is used, costs nothing: its blocks are still here. One
-// that is lost while it is used costs its sequence a computation from its tokens.
+// A loan that is refused, or fails before it is used, costs nothing: its blocks are still here. The
+// units of one that is lost while it is used are computed again from their tokens, and lent again
+// where others after them are (sequence_rebuild.h).
 //
 // A creditor that wants its memory back recalls a loan. The borrower then brings the units home
 // (loan_home.h) if they are the last that their sequence has lent and there is room. Otherwise it
 // asks for another creditor, which fetches them from the first one; when that one has them, the
-// new loan takes the old one's place between two steps. If no node takes them, the sequence is
-// computed again. Without a recall, too, units come home when this node has had room for a while:
+// new loan takes the old one's place between two steps. If no node takes them, they are computed
+// again. Without a recall, too, units come home when this node has had room for a while:
 // attention over them then needs no question.
 //
 // A router may also ask for loans that the node does not need: requests wait, and there would be
@@ -74,6 +75,9 @@ class Borrower {
   static constexpr absl::Duration kSplitLoansKept = absl::Seconds(2);
   // After so many refusals in a row, a prompt that is computed for another node is given up.
   static constexpr int32_t kSplitRefusalsMax = 3;
+  // A sequence that has not got on with its lost units for so long, for want of room or of a node
+  // that lends, gives up all of its blocks and loans, and is computed again.
+  static constexpr absl::Duration kRebuildStalledMax = absl::Seconds(2);
   // Sequences that no step has computed for so long, because no node lends, end.
   static constexpr absl::Duration kStarvedMax = absl::Seconds(10);
 
@@ -188,6 +192,8 @@ class Borrower {
   const Sequence* Richest() const;
   // A prompt whose units are to be lent now because it is computed for another node, or null.
   const Sequence* NextSplit() const;
+  // A sequence whose lost units were computed again, and are to be lent now: loans follow them.
+  const Sequence* NextRebuilt() const;
   // Whether a loan for the sequence is not used yet, beside those that replace others.
   bool IsAsked(SequenceId sequence) const;
   // Whether the units are the next that the sequence can lend.
@@ -203,9 +209,10 @@ class Borrower {
   void UseReady(absl::Time now);
   void ReturnEnded(absl::Time now);
   void ReturnSplitLoans(absl::Time now);
+  void EndStalledRebuilds(absl::Time now);
 
   // ---- moving: borrower_moves.cc
-  // Recalled loans go home, to another creditor, or end with their sequences' computation.
+  // Recalled loans go home, to another creditor, or end with the computation of their units.
   void MoveRecalled(absl::Time now);
   // Brings one loan's units home if there has been room for them for a while.
   void BringHome(absl::Time now);
@@ -220,7 +227,7 @@ class Borrower {
   void Replace(Loans::iterator it);
   // Whether the loan's sequence is to go on here, and has lent these units under `as`.
   bool IsLentAs(const Loan& loan, LoanId as) const;
-  // No creditor takes over what the loan was to replace: its sequence is computed again.
+  // No creditor takes over what the loan was to replace: its units are computed again.
   void OnNotReplaced(const Loan& loan);
   // No node lends what a prompt's decode node cannot hold.
   void OnSplitRefused(const Loan& loan);
@@ -257,6 +264,12 @@ class Borrower {
   // Loans of split prompts whose end was sent, and until when they are kept. Bound: as loans_, of
   // those that ended within kSplitLoansKept.
   std::deque<std::pair<LoanId, absl::Time>> split_loans_kept_;
+  struct Reached {
+    int64_t place = 0;
+    absl::Time since;
+  };
+  // How far sequences that compute lost units were, and since when. Bound: the sequences.
+  std::map<SequenceId, Reached> rebuilds_;
   // The last loans that ended. Bound: kEndedKept.
   std::deque<std::pair<LoanId, Loan>> ended_;
   absl::Time ask_after_ = absl::InfinitePast();

@@ -1,5 +1,5 @@
 // The part of Borrower (common/node/borrower.h) that moves loans: to another creditor when theirs
-// wants its memory back, and home.
+// wants its memory back, and home; and that sees to sequences which have lost some.
 #include <algorithm>
 #include <utility>
 
@@ -12,10 +12,8 @@ namespace tandem::node {
 bool Borrower::IsLentAs(const Loan& loan, LoanId as) const {
   const Sequence* sequence = scheduler_.Find(loan.sequence);
   if (sequence == nullptr || sequence->phase == SequencePhase::kParked) return false;
-  const auto& lent = sequence->remote.lent;
-  return std::any_of(lent.begin(), lent.end(), [&](const engine::LentUnits& l) {
-    return l.loan == as && l.units == loan.units;
-  });
+  const engine::LentUnits* lent = FindLent(*sequence, as);
+  return lent != nullptr && lent->units == loan.units;
 }
 
 std::vector<Borrower::LoanView> Borrower::loans() const {
@@ -53,7 +51,7 @@ void Borrower::MoveRecalled(absl::Time now) {
 }
 
 void Borrower::AskForAnother(LoanId id, Loan& loan, absl::Time now) {
-  if (routers_.empty()) return scheduler_.GiveUpLoans(loan.sequence);
+  if (routers_.empty()) return scheduler_.LoseLoan(loan.sequence, id);
   loan.is_replaced = true;
   Loan next{.sequence = loan.sequence,
             .units = loan.units,
@@ -83,17 +81,26 @@ void Borrower::Replace(Loans::iterator it) {
 void Borrower::OnNotReplaced(const Loan& loan) {
   const auto old = loans_.find(*loan.replaces);
   if (old == loans_.end() || !IsLentAs(loan, *loan.replaces)) return;
-  Log(LogLevel::kInfo, "no node takes over a recalled loan: its sequence is computed again",
+  Log(LogLevel::kInfo, "no node takes over a recalled loan: its units are computed again",
       {{"loan", old->first.value()}, {"creditor", old->second.creditor.node.value()}});
-  scheduler_.GiveUpLoans(loan.sequence);
+  scheduler_.LoseLoan(loan.sequence, old->first);
 }
 
 // ---- home
 
+namespace {
+
+// One that computes lost units again brings none home meanwhile.
+bool IsLastLent(const Sequence& sequence, LoanId loan) {
+  const auto& lent = sequence.remote.lent;
+  return sequence.rebuild == nullptr && !lent.empty() && lent.back().loan == loan;
+}
+
+}  // namespace
+
 bool Borrower::BeginHome(LoanId id, const Loan& loan, int64_t spare, absl::Time now) {
   const Sequence* sequence = scheduler_.Find(loan.sequence);
-  const bool is_last = sequence != nullptr && !sequence->remote.lent.empty() &&
-                       sequence->remote.lent.back().loan == id;
+  const bool is_last = sequence != nullptr && IsLastLent(*sequence, id);
   const bool lends_more = std::any_of(loans_.begin(), loans_.end(), [&](const auto& other) {
     return other.second.sequence == loan.sequence && other.second.state != State::kUsed &&
            !other.second.replaces.has_value();
@@ -129,8 +136,7 @@ void Borrower::UseHome(absl::Time now) {
   const LoanId id = *home_.loan();
   const auto it = loans_.find(id);
   const Sequence* sequence = it == loans_.end() ? nullptr : scheduler_.Find(it->second.sequence);
-  const bool follows =
-      sequence != nullptr && IsLentAs(it->second, id) && sequence->remote.lent.back().loan == id;
+  const bool follows = sequence != nullptr && IsLentAs(it->second, id) && IsLastLent(*sequence, id);
   if (!follows) return home_.Drop("the sequence has ended or is computed again");
   if (sequence->in_step) return;
   scheduler_.TakeHome(sequence->id, home_.Take());
@@ -151,6 +157,38 @@ void Borrower::OnNoHolder(LeaseId lease) {
   const std::optional<LoanId> id = home_.loan();
   if (!home_.OnNoHolder(lease)) return;
   if (const auto it = loans_.find(*id); it != loans_.end()) it->second.cannot_come = true;
+}
+
+// ---- lost units
+
+// Before, only as memory is needed: each loan asks every layer's question.
+const Sequence* Borrower::NextRebuilt() const {
+  for (const auto& [order, sequence] : scheduler_.running()) {
+    const bool waits = sequence->rebuild != nullptr && sequence->remaining() == 0;
+    if (waits && LendableUnits(*sequence, scheduler_.spec()).size() > 0 && !IsAsked(sequence->id))
+      return sequence;
+  }
+  return nullptr;
+}
+
+void Borrower::EndStalledRebuilds(absl::Time now) {
+  std::map<SequenceId, Reached> rebuilds;
+  std::vector<SequenceId> stalled;
+  for (const auto& [order, sequence] : scheduler_.running()) {
+    if (sequence->rebuild == nullptr) continue;
+    const int64_t place = sequence->num_computed + sequence->lent_units();
+    const auto before = rebuilds_.find(sequence->id);
+    const bool waits = before != rebuilds_.end() && before->second.place == place &&
+                       !sequence->awaits_constraint();
+    rebuilds[sequence->id] = waits ? before->second : Reached{place, now};
+    if (waits && now - before->second.since >= kRebuildStalledMax) stalled.push_back(sequence->id);
+  }
+  rebuilds_.swap(rebuilds);
+  for (const SequenceId id : stalled) {
+    Log(LogLevel::kInfo, "lost units get no memory: their sequence is computed again",
+        {{"sequence", id.value()}});
+    scheduler_.GiveUpLoans(id);
+  }
 }
 
 }  // namespace tandem::node

@@ -15,9 +15,12 @@ namespace tandem::node {
 // The units after the lent ones that later steps need not have here: all of their tokens are
 // computed, and neither the last computed token nor any that a layer's window reaches is among
 // them. Of a prompt that is computed for another node, only those that it asks for: the others are
-// sent to it. Empty for an engine that does not lend, and for a sequence whose prompt tokens are
-// scored.
+// sent to it. Of lost units, those that were computed again. Empty for an engine that does not
+// lend, and for a sequence whose prompt tokens are scored.
 engine::UnitSpan LendableUnits(const Sequence& sequence, const engine::EngineSpec& spec);
+
+// What the sequence has lent under `loan`, and not lost; null: nothing.
+const engine::LentUnits* FindLent(const Sequence& sequence, LoanId loan);
 
 // Ordinals [first, end) of the blocks of some units.
 struct OrdinalSpan {
@@ -35,10 +38,10 @@ void TakeLent(Sequence& sequence, const engine::LentUnits& lent, const engine::E
 void ReplaceLoan(Sequence& sequence, LoanId from, LoanId to);
 
 // The units of the sequence's last loan are back in `blocks`, whose references it takes over.
-// REQUIRES: the sequence has lent units, and `blocks` are as many as theirs.
+// REQUIRES: the sequence has lent units and lost none, and `blocks` are as many as theirs.
 void TakeHome(Sequence& sequence, absl::Span<const BlockId> blocks, const engine::EngineSpec& spec);
 
-// Rows of a prompt whose KV fits into the blocks that the sequence holds.
+// Rows of a prompt, or of lost units, whose KV fits into the blocks that the sequence holds.
 int64_t RowsHeld(const Sequence& sequence, const engine::EngineSpec& spec);
 
 // Rows of one chunk of a prompt that has lent units: its queries and answers travel.

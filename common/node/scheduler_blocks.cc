@@ -9,6 +9,7 @@
 #include "common/node/lent_units.h"
 #include "common/node/prompt_chunk.h"
 #include "common/node/sequence_fork.h"
+#include "common/node/sequence_rebuild.h"
 #include "common/node/sequence_scheduler.h"
 #include "common/node/sequence_window.h"
 
@@ -53,8 +54,12 @@ void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
   for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it)
     if (*it != engine::kNoBlock) pool_.Unref(*it);
   for (const engine::LentUnits& lent : sequence.remote.lent) ended_loans_.push_back(lent.loan);
+  if (sequence.rebuild != nullptr)
+    for (const engine::LentUnits& lent : sequence.rebuild->later) ended_loans_.push_back(lent.loan);
   sequence.remote = {};
+  sequence.rebuild.reset();
   sequence.gives_up_loans = sequence.awaits_loans = false;
+  sequence.lost_loans.clear();
   sequence.blocks.clear();
   sequence.num_computed = 0;
   sequence.num_sealed = 0;
@@ -206,6 +211,10 @@ int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
   const absl::Duration goal = rules_.generates ? step_goal_ : absl::InfiniteDuration();
   const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
                                    {rows_max, goal, options_.spec.layout.block_tokens});
+  if (sequence.rebuild != nullptr) {
+    short_of_blocks_ |= TakeBlocksForRows(sequence, rows, options_.spec, pool_) > 0;
+    return std::min(rows, RowsHeld(sequence, options_.spec));
+  }
   if (!sequence.grows) return TakeRows(sequence, rows, options_.spec.layout, pool_);
   // Once only its end is to be computed, which is sent to another node, it takes all of that.
   const int64_t to_lend = int64_t{sequence.input.split_units} * options_.spec.unit_tokens;
@@ -222,9 +231,15 @@ int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
 }
 
 int64_t SequenceScheduler::CopyableRows(const Sequence& sequence) const {
-  if (!sequence.remote.lent.empty()) return 0;
+  if (!sequence.remote.lent.empty() || sequence.rebuild != nullptr) return 0;
   const PartName part = MissingPart(sequence, options_.spec.layout.block_tokens);
   return pool_.PartRows(part.parent, part.tokens);
+}
+
+bool SequenceScheduler::CanFork(SequenceId id) const {
+  const Sequence& sequence = Get(id);
+  const int64_t before_last = sequence.remaining() - 1;
+  return before_last > 0 && CopyableRows(sequence) == before_last;
 }
 
 std::optional<kv::PartIndex::Found> SequenceScheduler::PinForkOf(Sequence& sequence) {
@@ -277,7 +292,8 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
 
 void SequenceScheduler::ComputeAgain(Sequence& sequence) {
   if (sequence.phase == SequencePhase::kParked) return;
-  ++recomputed_for_loans_;
+  // Once for each loss.
+  if (sequence.rebuild == nullptr) ++recomputed_for_loans_;
   if (!sequence.generates) {
     Park(sequence.id);
     splits_lost_.push_back(sequence.id);
@@ -303,9 +319,56 @@ void SequenceScheduler::GiveUpLoans(SequenceId id) {
   if (sequence.in_step) {
     // Not remote.failure: that is the engine's, which begins a step with a clean one.
     sequence.gives_up_loans = true;
+    sequence.lost_loans.clear();
     return;
   }
   ComputeAgain(sequence);
+}
+
+void SequenceScheduler::LoseLoan(SequenceId id, LoanId loan) {
+  Sequence& sequence = At(id);
+  if (FindLent(sequence, loan) == nullptr) return;
+  if (!sequence.in_step) return ComputeLost(sequence, {loan});
+  const bool gives_up_all = sequence.gives_up_loans && sequence.lost_loans.empty();
+  sequence.gives_up_loans = true;
+  if (!gives_up_all) sequence.lost_loans.push_back(loan);
+}
+
+void SequenceScheduler::ComputeLostInStep(Sequence& sequence) {
+  const std::vector<LoanId>& failed = sequence.remote.failed;
+  std::vector<LoanId> lost = sequence.lost_loans;
+  if (!sequence.remote.failure.ok()) lost.insert(lost.end(), failed.begin(), failed.end());
+  const bool gives_up_all = sequence.gives_up_loans && sequence.lost_loans.empty();
+  if (gives_up_all || lost.empty()) return ComputeAgain(sequence);
+  ComputeLost(sequence, lost);
+}
+
+void SequenceScheduler::ComputeLost(Sequence& sequence, absl::Span<const LoanId> lost) {
+  if (!CanRebuild(sequence, pool_)) return ComputeAgain(sequence);
+  const bool begins = sequence.rebuild == nullptr;
+  for (const LoanId loan : lost)
+    if (LoseUnits(sequence, loan, options_.spec, pool_)) ended_loans_.push_back(loan);
+  sequence.remote.Begin();
+  sequence.gives_up_loans = false;
+  sequence.lost_loans.clear();
+  if (begins && sequence.rebuild != nullptr) {
+    ++recomputed_for_loans_;
+    ++rebuilds_.begun;
+  }
+  CountPrefill(sequence);
+}
+
+bool SequenceScheduler::MakeRoomForLost() {
+  if (loan_expected_) return false;
+  const auto lacks = [](const Queue::value_type& entry) {
+    const Sequence& sequence = *entry.second;
+    return sequence.rebuild != nullptr && sequence.takes_chunks() && !sequence.sits_out();
+  };
+  const auto last = std::find_if(running_.rbegin(), running_.rend(), lacks);
+  if (last == running_.rend()) return false;
+  Sequence& sequence = *last->second;
+  if (!GiveUpKeptUnit(sequence, options_.spec, pool_)) ComputeAgain(sequence);
+  return true;
 }
 
 void SequenceScheduler::CountLentUse(Sequence& sequence, const PlannedSlice& slice,

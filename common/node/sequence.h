@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -101,6 +102,17 @@ struct LentUse {
   }
 };
 
+// A sequence that has lost loans, and computes the lost units again (sequence_rebuild.h). Meanwhile
+// it stands before them: num_computed and num_sealed of the sequence, and remote.lent, end there.
+struct Rebuild {
+  int64_t end = 0;         // rows before this one are computed now: up to what it has kept
+  int64_t held = 0;        // leading entries of `blocks` that are lent, or lie here
+  int64_t kept_first = 0;  // ordinal of the first block that it has kept here
+  // Loans of units after `end`, ascending. Bound: the loans of the sequence.
+  std::vector<engine::LentUnits> later;
+  int64_t num_computed = 0, num_sealed = 0;  // of the sequence, once it goes on
+};
+
 // What each step reads comes first, so that it takes few lines of the processor's cache.
 struct Sequence {
   SequenceId id;
@@ -109,17 +121,19 @@ struct Sequence {
   bool awaits_loans = false;    // takes part in no step until its loans were taken over
   bool in_step = false;         // a slice of the running step
   bool released = false;        // erased when the running step is done
-  bool gives_up_loans = false;  // is computed again, when the running step ends
+  bool gives_up_loans = false;  // when the running step ends: lost_loans, or all if there are none
   std::vector<TokenId> tokens;  // prompt, then generated
   int64_t num_computed = 0;     // tokens whose KV lies in `blocks`
   int64_t num_sealed = 0;       // leading blocks that were offered to the prefix cache
-  std::vector<BlockId> blocks;  // by ordinal; engine::kNoBlock for those of lent units
+  std::vector<BlockId> blocks;  // by ordinal; engine::kNoBlock for those of lent and lost units
+  std::unique_ptr<Rebuild> rebuild;  // null: it has lost nothing
   int64_t prompt_tokens = 0;
-  int64_t tokens_max = 0;       // that it may have
-  int64_t forked_tokens = 0;    // of the prompt, copied from other sequences' blocks
-  int64_t counted_prefill = 0;  // while it is in a queue: remaining(), unless that is 1 or 0
-  engine::RemoteKv remote;      // what other nodes keep of it
-  LentUse lent_use;             // since it was admitted
+  int64_t tokens_max = 0;          // that it may have
+  int64_t forked_tokens = 0;       // of the prompt, copied from other sequences' blocks
+  int64_t counted_prefill = 0;     // while it is in a queue: remaining(), unless that is 1 or 0
+  engine::RemoteKv remote;         // what other nodes keep of it
+  std::vector<LoanId> lost_loans;  // since the running step began. Bound: its loans
+  LentUse lent_use;                // since it was admitted
   std::vector<engine::SampledToken> step_scores;  // filled by the running step
   SequenceInput input;                            // `prompt` has moved into `tokens`
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache on admission
@@ -158,8 +172,16 @@ struct Sequence {
   bool awaits_constraint() const { return input.matcher.has_value() && !input.matcher->ready(); }
   // Whether it takes no part in the next step.
   bool sits_out() const { return awaits_constraint() || awaits_loans; }
+  // Whether it has lent units, or has yet to compute some that it has lost.
+  bool borrows() const { return !remote.lent.empty() || rebuild != nullptr; }
   int32_t lent_units() const { return remote.lent.empty() ? 0 : remote.lent.back().units.end; }
-  int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - num_computed; }
+  // Rows that are to be computed now.
+  int64_t remaining() const {
+    return (rebuild != nullptr ? rebuild->end : static_cast<int64_t>(tokens.size())) - num_computed;
+  }
+  // Whether these are a prompt's, or lost ones: they come in chunks, and the last may sample
+  // nothing.
+  bool takes_chunks() const { return remaining() > (rebuild != nullptr ? 0 : 1); }
   // Where the prompt's KV came from, when `received` of its tokens came from another node.
   v1::TokensBySource PromptSources(int64_t received = 0) const;
 };

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/node/lent_units.h"
 #include "common/node/sequence_fork.h"
+#include "common/node/sequence_rebuild.h"
 #include "common/node/sequence_window.h"
 
 namespace tandem::node {
@@ -246,11 +247,20 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   room_made_ = false;
   FillRunning();
   if (PlanSuspect()) return slices_;
+  PlanRows();
+  while (slices_.empty() && MakeRoomForLost()) {
+    FillRunning();
+    PlanRows();
+  }
+  return slices_;
+}
+
+void SequenceScheduler::PlanRows() {
   int64_t rows = options_.max_batch_tokens;
   bool prompts = false;
   for (auto it = running_.begin(); it != running_.end();) {
     Sequence& sequence = *it->second;
-    prompts |= sequence.remaining() > 1;
+    prompts |= sequence.remaining() > 1 || sequence.rebuild != nullptr;
     const int64_t preempted = preemption_count_;
     if (PlanRow(sequence)) {
       step_goal_ = std::min(step_goal_, sequence.input.step_goal);
@@ -259,19 +269,23 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
     // Growing may preempt later sequences.
     it = preemption_count_ == preempted ? std::next(it) : running_.upper_bound(sequence.order());
   }
-  if (!prompts) return slices_;
+  if (!prompts) return;
   for (const auto& [id, sequence] : running_) {
     if (rows == 0) break;
-    if (sequence->remaining() <= 1 || sequence->in_step || sequence->sits_out()) continue;
+    if (!sequence->takes_chunks() || sequence->in_step || sequence->sits_out()) continue;
     const int64_t chunk = AddChunk(*sequence, rows);
-    if (chunk == 0 && sequence->grows) continue;
+    if (chunk == 0 && (sequence->grows || sequence->rebuild != nullptr)) continue;
     if (chunk == 0) break;
     rows -= chunk;
   }
-  return slices_;
 }
 
 bool SequenceScheduler::PlanRow(Sequence& sequence) {
+  if (sequence.rebuild != nullptr) {
+    if (!TakeKept(sequence, options_.spec, pool_)) return false;
+    ++rebuilds_.done;
+    CountPrefill(sequence);
+  }
   const int64_t remaining = sequence.remaining();
   // A prompt that was computed for another node stays until its units are lent.
   if (remaining == 0 || sequence.sits_out()) return false;
@@ -359,12 +373,6 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
   ++preemption_count_;
 }
 
-bool SequenceScheduler::CanFork(SequenceId id) const {
-  const Sequence& sequence = Get(id);
-  const int64_t before_last = sequence.remaining() - 1;
-  return before_last > 0 && CopyableRows(sequence) == before_last;
-}
-
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
                                  std::optional<kv::PartIndex::Found> copied) {
   const int64_t first_row = sequence.num_computed + (copied.has_value() ? copied->rows : 0);
@@ -378,6 +386,7 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
   slice.num_computed = first_row;
   slice.num_new = num_rows;
   slice.blocks = sequence.blocks;
+  if (sequence.rebuild != nullptr) slice.blocks = slice.blocks.first(sequence.rebuild->held);
   if (!sequence.remote.lent.empty()) slice.remote = &sequence.remote;
   slice.forked_from = forked_from;
   slice.sample = sample;
@@ -409,7 +418,7 @@ bool SequenceScheduler::PlanSuspect() {
     if (it == sequences_.end() || it->second->phase != SequencePhase::kRunning) continue;
     Sequence& sequence = *it->second;
     if (sequence.sits_out()) continue;
-    if (sequence.remaining() == 1 && !Grow(sequence)) continue;
+    if (sequence.remaining() == 1 && sequence.rebuild == nullptr && !Grow(sequence)) continue;
     const int64_t rows = TakeRows(sequence,
                                   std::min({sequence.remaining(), options_.max_batch_tokens,
                                             RowsHeld(sequence, options_.spec)}),
@@ -456,10 +465,9 @@ const StepResult& SequenceScheduler::FinishStep(
     Sequence& sequence = *slice.sequence;
     sequence.in_step = false;
     if (step.status.ok() && (!sequence.remote.failure.ok() || sequence.gives_up_loans)) {
-      // Its rows are wrong, or its blocks are wanted: it is computed again, with what blocks and
-      // loans there are then.
+      // Its rows are wrong, or its blocks are wanted: what it has lost is computed again.
       if (slice.sample) ++next_token;
-      sequence.released ? Erase(sequence) : ComputeAgain(sequence);
+      sequence.released ? Erase(sequence) : ComputeLostInStep(sequence);
       continue;
     }
     StepOutcome& outcome = step.outcomes.emplace_back();
@@ -468,6 +476,7 @@ const StepResult& SequenceScheduler::FinishStep(
     outcome.status = step.status;
     if (step.status.ok()) {
       CountLentUse(sequence, slice, waited);
+      if (sequence.rebuild != nullptr) rebuilds_.rows += slice.num_rows;
       sequence.forked_tokens += std::max<int64_t>(
           0, std::min(slice.first_row, sequence.prompt_tokens) - sequence.num_computed);
       TakeComputed(sequence, slice.first_row + slice.num_rows);

@@ -195,6 +195,10 @@ class SequenceScheduler {
   void EndAwaitLoans(SequenceId id) { At(id).awaits_loans = false; }
   // A loan of the sequence is used from now on, for LentUse.
   void CountLoan(SequenceId id, const std::string& creditor, int32_t units);
+  // What `id` has lent under `loan` is lost: the loan ends, and its units are computed again. The
+  // sequence keeps its blocks and other loans and then goes on where it was (sequence_rebuild.h).
+  // Where that cannot be, as GiveUpLoans. No effect if it has lent nothing under the loan.
+  void LoseLoan(SequenceId id, LoanId loan);
   // Computes the sequence again, because a creditor lost or recalled what it had lent. All its
   // loans end. A prompt that is computed for another node is parked instead: what was sent of it
   // may be wrong.
@@ -258,8 +262,15 @@ class SequenceScheduler {
   // Rows of prompts (or recomputations) that are to be computed here.
   int64_t prefill_tokens_waiting() const { return prefill_tokens_waiting_; }
   int64_t preemption_count() const { return preemption_count_; }
-  // Times that a sequence was computed again because what it had lent was lost or recalled.
+  // Times that a sequence, or its lost units, was computed again because what it had lent was lost
+  // or recalled.
   int64_t recomputed_for_loans() const { return recomputed_for_loans_; }
+  // Of those: sequences that kept the rest, those of them that then went on where they were, and
+  // the rows that they computed for it.
+  struct Rebuilds {
+    int64_t begun = 0, done = 0, rows = 0;
+  };
+  const Rebuilds& rebuilds() const { return rebuilds_; }
   const engine::EngineSpec& spec() const { return options_.spec; }
   guided::ConstraintCache* constraints() const { return options_.constraints.get(); }
 
@@ -285,6 +296,7 @@ class SequenceScheduler {
   void Erase(Sequence& sequence);
   void FillRunning();
   bool Grow(Sequence& sequence);
+  void PlanRows();
   // Plans the one row of a sequence that generates or is a fork; false when it has none.
   bool PlanRow(Sequence& sequence);
   // Takes the blocks of the last sequence behind `needy` in the order, and of its group.
@@ -293,6 +305,13 @@ class SequenceScheduler {
   void Preempt(Sequence& sequence);
   // As Preempt, for a sequence that lost lent KV.
   void ComputeAgain(Sequence& sequence);
+  // Computes the units of the loans again, or the sequence. REQUIRES: not in the running step.
+  void ComputeLost(Sequence& sequence, absl::Span<const LoanId> lost);
+  // After a step in which the sequence lost loans, or is to give them up.
+  void ComputeLostInStep(Sequence& sequence);
+  // No sequence can go on: the last one that lacks blocks for lost units gives up some that it has
+  // kept. False when there is none.
+  bool MakeRoomForLost();
   // Blocks that a sequence may borrow here.
   int64_t Borrowable(const SequenceInput& input) const {
     const bool may = options_.borrows && options_.spec.unit_tokens > 0;
@@ -349,6 +368,7 @@ class SequenceScheduler {
   bool room_made_ = false;              // for tokens of a sequence, since the last plan
   int64_t preemption_count_ = 0;
   int64_t recomputed_for_loans_ = 0;
+  Rebuilds rebuilds_;
 };
 
 }  // namespace tandem::node

@@ -68,10 +68,8 @@ bool IsLent(const node::SequenceScheduler& scheduler, const node::Borrower::Loan
   if (std::find(ended.begin(), ended.end(), loan.id) != ended.end()) return true;
   const node::Sequence* sequence = scheduler.Find(loan.sequence);
   if (sequence == nullptr) return false;
-  const auto& lent = sequence->remote.lent;
-  return std::any_of(lent.begin(), lent.end(), [&](const engine::LentUnits& l) {
-    return l.loan == loan.id && l.units == loan.units;
-  });
+  const engine::LentUnits* lent = node::FindLent(*sequence, loan.id);
+  return lent != nullptr && lent->units == loan.units;
 }
 
 }  // namespace
@@ -156,7 +154,7 @@ void LoanChecker::CheckDebtor(const Ends& ends) {
   }
   for (const node::SequenceId id : sequences) {
     const node::Sequence* sequence = resources.scheduler().Find(id);
-    if (sequence != nullptr && !sequence->remote.lent.empty()) CheckPlaces(ends, *sequence);
+    if (sequence != nullptr && sequence->borrows()) CheckPlaces(ends, *sequence);
   }
 }
 
@@ -165,9 +163,15 @@ void LoanChecker::CheckPlaces(const Ends& ends, const node::Sequence& sequence) 
   const std::string name =
       absl::StrCat(ends.party->self.node.value(), ": sequence ", sequence.id.value(), ": ");
   int32_t end = 0;
-  for (const engine::LentUnits& lent : sequence.remote.lent) {
+  std::vector<engine::LentUnits> all = sequence.remote.lent;
+  const size_t gapless = all.size();
+  if (const node::Rebuild* rebuild = sequence.rebuild.get(); rebuild != nullptr)
+    all.insert(all.end(), rebuild->later.begin(), rebuild->later.end());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const engine::LentUnits& lent = all[i];
     const auto debt = ends.debts.find(lent.loan);
-    if (lent.units.first != end || lent.units.size() < 1) {
+    const bool follows = i < gapless ? lent.units.first == end : lent.units.first >= end;
+    if (!follows || lent.units.size() < 1) {
       Violate(absl::StrCat(name, NameOf(lent.units), " are lent under loan ", lent.loan.value(),
                            ", expected units from ", end));
     }
@@ -181,10 +185,12 @@ void LoanChecker::CheckPlaces(const Ends& ends, const node::Sequence& sequence) 
           debt == ends.debts.end() ? "does not know" : NameOf(debt->second.units)));
     }
   }
-  const int64_t lent_blocks = node::BlocksOf({0, end}, scheduler.spec()).end;
+  const int64_t lent_blocks = node::BlocksOf({0, sequence.lent_units()}, scheduler.spec()).end;
   for (int64_t i = 0; i < std::ssize(sequence.blocks); ++i) {
     const bool here = sequence.blocks[static_cast<size_t>(i)] != engine::kNoBlock;
-    if (here != (i >= lent_blocks)) {
+    const bool missing = sequence.rebuild != nullptr && i >= sequence.rebuild->held &&
+                         i < sequence.rebuild->kept_first;
+    if (here != (i >= lent_blocks && !missing)) {
       Violate(absl::StrCat(name, "block ", i, " lies ", here ? "here" : "nowhere", ", ",
                            lent_blocks, " blocks are lent"));
     }

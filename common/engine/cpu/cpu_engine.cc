@@ -154,7 +154,7 @@ absl::StatusOr<std::vector<SampledToken>> CpuEngine::StepIn(const kv::BlockArena
   RETURN_IF_ERROR(CheckSlices(slices, spec_, arena));
   if (slices.empty()) return std::vector<SampledToken>();
   for (const SequenceSlice& slice : slices) {
-    if (slice.remote != nullptr) slice.remote->failure = absl::OkStatus();
+    if (slice.remote != nullptr) slice.remote->Begin();
   }
   CopyForks(arena, slices);
   pass_.Forward(MakeBatch(slices, arena), arena, layer_done);

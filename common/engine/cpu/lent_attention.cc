@@ -34,8 +34,10 @@ void LentAttention::Attend(const kernels::AttentionArgs& args, absl::Span<Remote
   ComputeLocal(args);
   peers_->Collect(absl::MakeSpan(parts_));
   for (Borrower& borrower : borrowers_) {
-    for (size_t i = 0; i < borrower.remote->lent.size(); ++i)
-      borrower.remote->failure.Update(parts_[borrower.first_part + i].status);
+    for (size_t i = 0; i < borrower.remote->lent.size(); ++i) {
+      const RemotePart& part = parts_[borrower.first_part + i];
+      borrower.remote->Take(part.lent, part.status);
+    }
   }
   Merge(args);
 }

@@ -32,7 +32,7 @@ void DeviceLentAttention::StartStep(absl::Span<const SequenceSlice> slices) {
   int32_t row = 0;
   for (const SequenceSlice& slice : slices) {
     const int32_t rows = static_cast<int32_t>(slice.num_new);
-    if (slice.remote != nullptr) slice.remote->failure = absl::OkStatus();
+    if (slice.remote != nullptr) slice.remote->Begin();
     if (HasLent(slice)) {
       borrowers_.push_back({slice.remote, row, rows, static_cast<int32_t>(slice.num_computed),
                             slice.remote->lent.back().units.end, slice.blocks});
@@ -119,7 +119,7 @@ absl::Status DeviceLentAttention::RunWave(const Layer& layer, absl::FunctionRef<
   for (const Share& share : shares_) {
     RemoteKv& remote = *share.borrower->remote;
     for (size_t i = 0; i < remote.lent.size(); ++i)
-      remote.failure.Update(parts_[share.first_part + i].status);
+      remote.Take(remote.lent[i], parts_[share.first_part + i].status);
   }
   RETURN_IF_ERROR(CopyAnswers());
   partials_.Merge(layer.out, layer.region);

@@ -117,8 +117,8 @@ class HashEngine : public Engine {
       for (int layer = 0; layer < options_.num_layers; ++layer)
         arena_->CopyBlock(layer, copy.from, copy.to);
     }
-    HashRows(slices);
     lent_.Begin(slices);
+    HashRows(slices);
     const absl::Time computed_from = WaitOutTheStep(began);
     for (int layer = 0; layer < options_.num_layers; ++layer) {
       WriteLayer(slices, layer);
@@ -199,9 +199,12 @@ class HashEngine : public Engine {
   void HashRows(absl::Span<const SequenceSlice> slices) {
     hashes_.clear();
     for (const SequenceSlice& slice : slices) {
-      uint64_t hash = slice.num_computed == 0
-                          ? StartHash()
-                          : ReadWord(TokenBytes(slice, 0, slice.num_computed - 1), 0);
+      const std::optional<uint64_t> lent = lent_.LastHash(slice);
+      uint64_t hash = StartHash();
+      if (lent.has_value())
+        hash = *lent;
+      else if (slice.num_computed > 0)
+        hash = ReadWord(TokenBytes(slice, 0, slice.num_computed - 1), 0);
       if (!WindowHolds(slice)) hash = ~hash;
       for (int64_t i = 0; i < slice.num_new; ++i) {
         hash = NextHash(hash, slice.tokens[slice.num_computed + i]);

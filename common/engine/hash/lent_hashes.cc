@@ -74,7 +74,7 @@ void LentHashes::Begin(absl::Span<const SequenceSlice> slices) {
   hashes_.clear();
   for (const SequenceSlice& slice : slices) {
     if (slice.remote == nullptr) continue;
-    slice.remote->failure = absl::OkStatus();
+    slice.remote->Begin();
     int64_t units = 0;
     for (const LentUnits& lent : slice.remote->lent) units += lent.units.size();
     hashes_[slice.remote].resize(static_cast<size_t>(units * spec_.unit_tokens));
@@ -108,7 +108,28 @@ void LentHashes::Ask(absl::Span<const SequenceSlice> slices, int layer) {
   TANDEM_CHECK(peers_ != nullptr, "a slice has lent KV, and there is no RemoteAttention");
   peers_->Ask(absl::MakeSpan(parts));
   peers_->Collect(absl::MakeSpan(parts));
-  for (size_t i = 0; i < parts.size(); ++i) owners[i]->failure.Update(parts[i].status);
+  for (size_t i = 0; i < parts.size(); ++i) owners[i]->Take(parts[i].lent, parts[i].status);
+}
+
+std::optional<uint64_t> LentHashes::LastHash(const SequenceSlice& slice) {
+  if (slice.remote == nullptr || slice.remote->lent.empty()) return std::nullopt;
+  const LentUnits& last = slice.remote->lent.back();
+  if (slice.num_computed != int64_t{last.units.end} * spec_.unit_tokens) return std::nullopt;
+  TANDEM_CHECK(peers_ != nullptr, "a slice has lent KV, and there is no RemoteAttention");
+  std::vector<uint64_t> hashes(
+      static_cast<size_t>(AnswerWords(/*layer=*/0, last.units, spec_.unit_tokens)));
+  RemotePart part{.lent = last,
+                  .num_rows = 1,
+                  .first_position = slice.num_computed,
+                  .q = &kQuery,
+                  .q_stride = kQueryFloats,
+                  .q_floats = kQueryFloats,
+                  .answer = absl::MakeSpan(reinterpret_cast<std::byte*>(hashes.data()),
+                                           hashes.size() * sizeof(uint64_t))};
+  peers_->Ask({&part, 1});
+  peers_->Collect({&part, 1});
+  slice.remote->Take(last, part.status);
+  return hashes.back();
 }
 
 absl::Span<const uint64_t> LentHashes::Of(const SequenceSlice& slice) const {

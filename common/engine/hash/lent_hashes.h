@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -26,6 +27,9 @@ class LentHashes {
   // not answer.
   void Begin(absl::Span<const SequenceSlice> slices);
   void Ask(absl::Span<const SequenceSlice> slices, int layer);
+  // Asks for the hash of the last lent token, if the slice's first row follows it; after Begin.
+  // nullopt: it does not. Without an answer the hash means nothing, and the slice has failed.
+  std::optional<uint64_t> LastHash(const SequenceSlice& slice);
   // The hashes of the slice's lent tokens, after Ask for layer 0; empty without.
   absl::Span<const uint64_t> Of(const SequenceSlice& slice) const;
 

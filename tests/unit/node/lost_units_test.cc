@@ -1,0 +1,523 @@
+// Goal: a sequence that loses loans computes the lost units again and nothing else, and then goes
+// on where it was, with the tokens of a sequence that lost nothing: for each place of the lost
+// loan, for several losses, and beside other sequences. Without room it is computed again as a
+// whole; one that ends meanwhile leaves nothing behind.
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/unit/node/lending_fixture.h"
+
+namespace tandem::decode_node {
+namespace {
+
+constexpr int kUnitBlocks = 2, kUnitTokens = kUnitBlocks * kBlockTokens;
+constexpr int64_t kPool = 16;
+constexpr int kPrompt = 100, kAnswer = 400;
+
+// Creditors that compute over copies of what they were lent.
+class CopyingCreditors final : public engine::RemoteAttention {
+ public:
+  struct Loan {
+    std::string creditor;
+    std::vector<BlockId> blocks;
+  };
+  explicit CopyingCreditors(const engine::HashEngineOptions& options)
+      : engine_(*engine::NewHashEngine(options)) {
+    EXPECT_OK(engine_->AllocateKv(kBlocks));
+    attention_ = engine_->NewPartialAttention();
+  }
+  void Keep(LoanId id, std::string creditor, absl::Span<const BlockId> blocks,
+            const kv::BlockArena& from, int layers) {
+    Loan loan{.creditor = std::move(creditor), .blocks = {}};
+    for (const BlockId block : blocks) {
+      const BlockId to(next_block_++);
+      for (int layer = 0; layer < layers; ++layer) {
+        const auto bytes = from.Block(layer, block);
+        std::copy(bytes.begin(), bytes.end(), engine_->arena().Block(layer, to).begin());
+      }
+      loan.blocks.push_back(to);
+    }
+    loans[id] = std::move(loan);
+  }
+  void Ask(absl::Span<engine::RemotePart>) override {}
+  void Collect(absl::Span<engine::RemotePart> parts) override {
+    for (engine::RemotePart& part : parts) {
+      const Loan& loan = loans.at(part.lent.loan);
+      part.status = absl::UnavailableError("silent");
+      if (silent.contains(loan.creditor)) continue;
+      part.status = attention_->Compute({.layer = part.layer,
+                                         .units = part.lent.units,
+                                         .blocks = loan.blocks,
+                                         .num_rows = part.num_rows,
+                                         .first_position = part.first_position,
+                                         .q = absl::MakeConstSpan(part.q, 1)},
+                                        part.answer);
+    }
+  }
+  std::map<LoanId, Loan> loans;
+  std::set<std::string> silent;
+
+ private:
+  static constexpr int64_t kBlocks = 1000;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<engine::PartialAttention> attention_;
+  int32_t next_block_ = 0;
+};
+
+class LostUnitsTest : public BorrowingTest {
+ protected:
+  LostUnitsTest() : LostUnitsTest(kPool) {}
+  explicit LostUnitsTest(int64_t blocks)
+      : BorrowingTest({.unit_tokens = kUnitTokens,
+                       .context_tokens = 1000,
+                       .lend_blocks = kLendable,
+                       .blocks = blocks}) {
+    engine::HashEngineOptions options;
+    options.block_tokens = kBlockTokens;
+    options.unit_tokens = kUnitTokens;
+    options.context_tokens = 1000;
+    creditors_.emplace(options);
+    engine_->SetRemoteAttention(&*creditors_);
+    step_time_ = absl::Milliseconds(10);
+  }
+
+  static v1::NodeCommand Answer(const std::string& id, int prompt, int tokens) {
+    v1::NodeCommand command = BorrowingTest::Answer(id, prompt, tokens);
+    command.mutable_start_decode()->set_borrow_blocks_max(100);
+    return command;
+  }
+  const node::Sequence& First() const { return *FindOf(node::SequenceId(1)); }
+  const node::Sequence* FindOf(node::SequenceId id) const {
+    return resources_->scheduler().Find(id);
+  }
+  // The creditor of the next loan.
+  std::string NextCreditor() { return names_.at(granted_++ % names_.size()); }
+
+  // Answers what the core has asked for.
+  void AnswerLoans(const node::NodeActions& actions) {
+    for (const auto& [router, event] : actions.events) {
+      if (event.has_tokens()) TakeTokens(event.tokens());
+      if (!event.has_loan_wanted()) continue;
+      v1::LoanWanted wanted = event.loan_wanted();
+      if (!lends_) {
+        pending_.push_back(Refused(wanted));
+        continue;
+      }
+      v1::NodeCommand answer = Granted(wanted, wanted.units() * kUnitBlocks);
+      answer.mutable_loan_answer()->set_creditor_node_id(NextCreditor());
+      pending_.push_back(answer);
+    }
+    for (const auto& command : actions.lending)
+      if (const auto* back = std::get_if<lending::ReturnLoan>(&command))
+        returned_.insert(back->loan);
+  }
+  // Grants them, after copying what the creditor is to hold.
+  void Grant() {
+    for (const v1::NodeCommand& command : std::exchange(pending_, {})) {
+      const v1::LoanAnswer& answer = command.loan_answer();
+      for (const auto& loan : resources_->borrower().loans()) {
+        if (loan.id.value() != answer.loan()) continue;
+        const node::Sequence* sequence = FindOf(loan.sequence);
+        if (sequence == nullptr || std::ssize(sequence->blocks) < loan.units.end * kUnitBlocks)
+          continue;
+        std::vector<BlockId> blocks(sequence->blocks.begin() + loan.units.first * kUnitBlocks,
+                                    sequence->blocks.begin() + loan.units.end * kUnitBlocks);
+        if (std::count(blocks.begin(), blocks.end(), engine::kNoBlock) > 0) continue;
+        creditors_->Keep(loan.id, answer.creditor_node_id(), blocks, engine_->arena(),
+                         engine_->spec().layout.num_layers);
+      }
+      AnswerLoans(Send(command));
+    }
+  }
+  void TakeTokens(const v1::TokensGenerated& generated) {
+    for (const auto& step : generated.steps())
+      for (const auto& token : step.tokens())
+        tokens_[step.leg().request_id()].push_back(token.token_id());
+  }
+  // A step; returns the rows that it computes. None: nothing could be computed.
+  int64_t RunStep() {
+    Grant();
+    const auto slices = core_->PlanStep(now_);
+    int64_t rows = 0;
+    for (const auto& slice : slices) rows += slice.num_new;
+    const node::NodeActions planned = resources_->TakeActions();
+    now_ += step_time_;
+    if (!slices.empty()) {
+      const auto sampled = engine_->Step(slices, [](int) {});
+      EXPECT_OK(sampled.status());
+      core_->OnStepDone(sampled, now_);
+    }
+    AnswerLoans(planned);
+    AnswerLoans(resources_->TakeActions());
+    core_->OnTick(now_);
+    AnswerLoans(resources_->TakeActions());
+    rows_ += rows;
+    return rows;
+  }
+  // Until the first sequence has so many loans in use.
+  void RunUntilLoans(size_t count) {
+    for (int i = 0; i < 1000 && First().remote.lent.size() < count; ++i) RunStep();
+    ASSERT_EQ(First().remote.lent.size(), count);
+    RunStep();
+  }
+  // Until the sequence of `id` has all of its tokens, or has not had any for long.
+  void RunToEnd(const std::string& id, int tokens = kAnswer) {
+    for (int i = 0; i < 3000 && std::ssize(tokens_[id]) < tokens; ++i) RunStep();
+    ASSERT_EQ(std::ssize(tokens_[id]), tokens) << id;
+  }
+  // Until nothing of a loss is left to be done. Returns the rows beside those of generated tokens.
+  int64_t RunThroughRebuild(const std::string& id) {
+    const int64_t rows = rows_;
+    const auto tokens = std::ssize(tokens_[id]);
+    for (int i = 0; i < 3000 && First().rebuild != nullptr; ++i) RunStep();
+    EXPECT_EQ(First().rebuild, nullptr);
+    return rows_ - rows - (std::ssize(tokens_[id]) - tokens);
+  }
+  void Lose(LoanId loan) {
+    AnswerLoans(Send(lending::LoanLost{.loan = loan, .why = absl::UnavailableError("gone")}));
+  }
+  // The rows of a loan that is about to be lost. The prefix cache forgets what it still has of
+  // them.
+  int64_t RowsToLose(size_t index) {
+    const engine::UnitSpan units = First().remote.lent.at(index).units;
+    kv::BlockPool& pool = resources_->scheduler().pool();
+    for (int i = units.first * kUnitBlocks; i < units.end * kUnitBlocks; ++i) {
+      for (const BlockId block : pool.MatchBlocks({First().hashes[static_cast<size_t>(i)]})) {
+        pool.Forget(block);
+        pool.Unref(block);
+      }
+    }
+    return int64_t{units.size()} * kUnitTokens;
+  }
+  LoanId LoanOf(size_t index) const { return First().remote.lent.at(index).loan; }
+  int64_t UnitsOf(size_t index) const { return First().remote.lent.at(index).units.size(); }
+
+  // What sequence "r" generates when nothing is lent.
+  static std::vector<TokenId> Expected(int prompt = kPrompt, int answer = kAnswer);
+  void ExpectAllGone() {
+    for (int i = 0; i < 3; ++i) RunStep();
+    EXPECT_EQ(used(), 0);
+    EXPECT_EQ(core_->load().debts_size(), 0);
+    EXPECT_TRUE(core_->idle());
+  }
+
+  std::optional<CopyingCreditors> creditors_;
+  std::vector<std::string> names_ = {"c0", "c1", "c2", "c3", "c4"};
+  size_t granted_ = 0;
+  bool lends_ = true;
+  std::vector<v1::NodeCommand> pending_;
+  std::set<LoanId> returned_;
+  std::map<std::string, std::vector<TokenId>> tokens_;
+  int64_t rows_ = 0;
+};
+
+// One with room for everything.
+class RoomyTest : public LostUnitsTest {
+ public:
+  RoomyTest() : LostUnitsTest(200) {}
+  void TestBody() override {}
+  std::vector<TokenId> Run(int prompt, int answer) {
+    Send(Answer("r", prompt, answer));
+    RunToEnd("r", answer);
+    EXPECT_EQ(core_->load().debts_size(), 0);
+    return tokens_["r"];
+  }
+};
+
+std::vector<TokenId> LostUnitsTest::Expected(int prompt, int answer) {
+  RoomyTest roomy;
+  return roomy.Run(prompt, answer);
+}
+
+TEST_F(LostUnitsTest, WithoutALossTheTokensAreTheSame) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  EXPECT_EQ(rows_, kPrompt + kAnswer - 1) << "nothing is computed twice";
+}
+
+// ---- one loan of four is lost, between two steps or because a step got no answer
+
+class PlaceTest : public LostUnitsTest,
+                  public ::testing::WithParamInterface<std::tuple<size_t, bool>> {};
+
+TEST_P(PlaceTest, OnlyTheLostUnitsAreComputedAgain) {
+  const auto [place, in_step] = GetParam();
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(4);
+  const LoanId lost = LoanOf(place);
+  const int64_t lost_rows = RowsToLose(place);
+  const int64_t tokens = std::ssize(First().tokens);
+  std::set<LoanId> kept;
+  for (const auto& lent : First().remote.lent) kept.insert(lent.loan);
+  kept.erase(lost);
+  const auto local = First().blocks.back();
+  int64_t retried = 0;
+  if (in_step) {
+    creditors_->silent = {creditors_->loans.at(lost).creditor};
+    retried = RunStep();
+    EXPECT_EQ(std::ssize(First().tokens), tokens) << "what the step sampled is wrong";
+    creditors_->silent.clear();
+  }
+  Lose(lost);
+  ASSERT_NE(First().rebuild, nullptr);
+  const int64_t rows = RunThroughRebuild("r");
+  EXPECT_EQ(retried, in_step ? 1 : 0);
+  EXPECT_EQ(rows, lost_rows) << "of " << tokens;
+  EXPECT_EQ(std::ssize(First().tokens), tokens + 1) << "the step that ended it generated";
+  EXPECT_NE(std::find(First().blocks.begin(), First().blocks.end(), local), First().blocks.end());
+  EXPECT_EQ(resources_->counters().loans_lost(), 1);
+  EXPECT_TRUE(returned_.contains(lost));
+  for (const LoanId loan : kept) EXPECT_FALSE(returned_.contains(loan)) << loan.value();
+  std::cout << "rows " << rows << " instead of " << tokens - 1 << "\n";
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  EXPECT_EQ(rows_, kPrompt + kAnswer - 1 + lost_rows + retried);
+  ExpectAllGone();
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, PlaceTest,
+                         ::testing::Combine(::testing::Values(0, 1, 2, 3), ::testing::Bool()));
+
+// ---- several losses
+
+TEST_F(LostUnitsTest, LoansThatAreLostAtOnceAreComputedInOneGo) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(4);
+  const std::vector<LoanId> lost = {LoanOf(1), LoanOf(3)};
+  const int64_t rows = RowsToLose(1) + RowsToLose(3);
+  for (const LoanId loan : lost) creditors_->silent.insert(creditors_->loans.at(loan).creditor);
+  RunStep();
+  for (const LoanId loan : lost) Lose(loan);
+  creditors_->silent.clear();
+  EXPECT_EQ(RunThroughRebuild("r"), rows);
+  EXPECT_EQ(resources_->counters().loans_lost(), 1);
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  ExpectAllGone();
+}
+
+// A loan is lost while the units of another are computed: one after them, one before them, and the
+// one that has just taken them over.
+TEST_F(LostUnitsTest, ALossDuringTheComputationIsComputedToo) {
+  for (const size_t second : {size_t{3}, size_t{0}}) {
+    SCOPED_TRACE(second);
+    MakeFresh();
+    core_->OnRouterJoined(kRouter, now_);
+    engine_->SetRemoteAttention(&*creditors_);
+    creditors_->loans.clear();
+    tokens_.clear();
+    pending_.clear();
+    Send(Answer("r", kPrompt, kAnswer));
+    RunUntilLoans(4);
+    const LoanId first_lost = LoanOf(1), second_lost = LoanOf(second);
+    // What was computed before the second loss stays in the cache only as long as there is room.
+    const int64_t units = 2 * UnitsOf(1) + UnitsOf(second);
+    const int64_t rows = rows_;
+    Lose(first_lost);
+    RunStep();
+    ASSERT_NE(First().rebuild, nullptr);
+    Lose(second_lost);
+    ASSERT_NE(First().rebuild, nullptr);
+    RunThroughRebuild("r");
+    EXPECT_LE(rows_ - rows - 1, units * kUnitTokens) << "beside one that generates";
+    RunToEnd("r");
+    EXPECT_EQ(tokens_["r"], Expected());
+    ExpectAllGone();
+  }
+}
+
+TEST_F(LostUnitsTest, ACreditorOfLostUnitsIsLostToo) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(4);
+  const std::set<LoanId> before = [&] {
+    std::set<LoanId> loans;
+    for (const auto& lent : First().remote.lent) loans.insert(lent.loan);
+    return loans;
+  }();
+  Lose(LoanOf(0));
+  std::optional<LoanId> again;
+  for (int i = 0; i < 100 && First().rebuild != nullptr && !again.has_value(); ++i) {
+    RunStep();
+    for (const auto& lent : First().remote.lent)
+      if (!before.contains(lent.loan)) again = lent.loan;
+  }
+  ASSERT_TRUE(again.has_value());
+  Lose(*again);
+  ASSERT_NE(First().rebuild, nullptr);
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  ExpectAllGone();
+}
+
+TEST_F(LostUnitsTest, ALossOfAllLoansKeepsWhatLiesHere) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(3);
+  const int64_t lent = First().lent_units() * kUnitTokens;
+  for (const auto& loan : std::vector(First().remote.lent)) Lose(loan.loan);
+  EXPECT_EQ(RunThroughRebuild("r"), lent);
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  ExpectAllGone();
+}
+
+// ---- without room
+
+TEST_F(LostUnitsTest, IfNoNodeLendsTheSequenceIsComputedAgain) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(4);
+  lends_ = false;
+  Lose(LoanOf(0));
+  const absl::Time began = now_;
+  for (int i = 0; i < 1000 && !First().remote.lent.empty(); ++i) RunStep();
+  for (int i = 0; i < 1000; ++i) {
+    if (resources_->scheduler().running_count() == 0 || First().rebuild == nullptr) break;
+    RunStep();
+  }
+  EXPECT_LE(now_ - began, node::Borrower::kRebuildStalledMax + absl::Seconds(1));
+  for (int i = 0; i < 3; ++i) RunStep();
+  EXPECT_EQ(core_->load().debts_size(), 0) << "all loans are given up";
+  EXPECT_EQ(resources_->counters().loans_lost(), 1);
+  lends_ = true;
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  ExpectAllGone();
+}
+
+// All blocks belong to the sequence, so it gives up some that follow the lost units.
+TEST_F(LostUnitsTest, WithoutFreeBlocksItComputesSomeOfItsOwnAgain) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(2);
+  lends_ = false;
+  while (resources_->scheduler().block_counts().available() > 0) RunStep();
+  const int64_t lost = UnitsOf(0) * kUnitTokens;
+  const int64_t tokens = std::ssize(First().tokens);
+  Lose(LoanOf(0));
+  RunStep();
+  ASSERT_NE(First().rebuild, nullptr);
+  lends_ = true;
+  const int64_t rows = RunThroughRebuild("r");
+  EXPECT_GT(rows + kUnitTokens, lost);
+  EXPECT_LT(rows, tokens);
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  ExpectAllGone();
+}
+
+// ---- the sequence ends, or gives way, meanwhile
+
+TEST_F(LostUnitsTest, OneThatIsAbortedLeavesNothing) {
+  for (int steps = 0; steps < 12; ++steps) {
+    SCOPED_TRACE(steps);
+    MakeFresh();
+    core_->OnRouterJoined(kRouter, now_);
+    engine_->SetRemoteAttention(&*creditors_);
+    creditors_->loans.clear();
+    pending_.clear();
+    Send(Answer("r", kPrompt, kAnswer));
+    RunUntilLoans(4);
+    Lose(LoanOf(1));
+    for (int i = 0; i < steps; ++i) RunStep();
+    // Also while a step runs.
+    const auto slices = core_->PlanStep(now_);
+    AnswerLoans(resources_->TakeActions());
+    AnswerLoans(Send(Abort("r")));
+    if (!slices.empty()) core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
+    ExpectAllGone();
+  }
+}
+
+TEST_F(LostUnitsTest, OneThatIsPreemptedGivesEverythingUp) {
+  Send(Answer("older", 60, 300));
+  RunStep();
+  Send(Answer("r", kPrompt, 200));
+  const auto r = [this]() -> const node::Sequence* {
+    for (const auto& [order, sequence] : resources_->scheduler().running())
+      if (sequence->prompt_tokens == kPrompt) return sequence;
+    return nullptr;
+  };
+  for (int i = 0; i < 400 && (r() == nullptr || r()->remote.lent.size() < 2); ++i) RunStep();
+  ASSERT_NE(r(), nullptr);
+  ASSERT_GE(r()->remote.lent.size(), 2u);
+  const LoanId kept = r()->remote.lent.at(1).loan;
+  lends_ = false;
+  Lose(r()->remote.lent.at(0).loan);
+  ASSERT_NE(r()->rebuild, nullptr);
+  const int64_t preempted = resources_->scheduler().preemption_count();
+  while (r() != nullptr && r()->rebuild != nullptr) {
+    ASSERT_EQ(resources_->scheduler().preemption_count(), preempted);
+    RunStep();
+  }
+  EXPECT_EQ(resources_->scheduler().preemption_count(), preempted + 1);
+  EXPECT_EQ(resources_->scheduler().rebuilds().done, 0);
+  RunStep();
+  EXPECT_TRUE(returned_.contains(kept));
+  lends_ = true;
+  RunToEnd("r", 200);
+  RunToEnd("older", 300);
+  EXPECT_EQ(tokens_["r"], Expected(kPrompt, 200));
+  EXPECT_EQ(tokens_["older"], Expected(60, 300));
+  ExpectAllGone();
+}
+
+// The others go on while it computes.
+TEST_F(LostUnitsTest, OtherSequencesGoOn) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(4);
+  v1::NodeCommand other = Answer("other", 20, 60);
+  Send(other);
+  for (int i = 0; i < 5; ++i) RunStep();
+  const auto tokens = std::ssize(tokens_["other"]);
+  ASSERT_GT(tokens, 0);
+  Lose(LoanOf(2));
+  int64_t steps = 0;
+  for (; steps < 100 && First().rebuild != nullptr; ++steps) RunStep();
+  EXPECT_GE(std::ssize(tokens_["other"]), tokens + steps);
+  RunToEnd("other", 60);
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["other"], Expected(20, 60));
+  EXPECT_EQ(tokens_["r"], Expected());
+  ExpectAllGone();
+}
+
+// A recall ends like a loss when no other node takes the units.
+TEST_F(LostUnitsTest, ARecalledLoanThatNobodyTakesIsComputedAgain) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(4);
+  const int64_t lost_rows = RowsToLose(1);
+  const int64_t rows = rows_;
+  const auto tokens = std::ssize(tokens_["r"]);
+  const LoanId recalled = LoanOf(1), later = LoanOf(2);
+  Send(lending::LoanRecalled{recalled});
+  lends_ = false;
+  for (int i = 0; i < 5 && First().rebuild == nullptr; ++i) RunStep();
+  ASSERT_NE(First().rebuild, nullptr);
+  lends_ = true;
+  const auto& kept = First().rebuild->later;
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept.front().loan, later);
+  RunThroughRebuild("r");
+  EXPECT_EQ(rows_ - rows - (std::ssize(tokens_["r"]) - tokens), lost_rows);
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  ExpectAllGone();
+}
+
+// ---- the cache
+
+TEST_F(LostUnitsTest, WhatTheCacheStillHasIsNotComputed) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunUntilLoans(4);
+  Lose(LoanOf(3));  // it has just been lent
+  EXPECT_EQ(RunThroughRebuild("r"), 0);
+  EXPECT_EQ(resources_->scheduler().rebuilds().done, 1);
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
+  ExpectAllGone();
+}
+
+}  // namespace
+}  // namespace tandem::decode_node
