@@ -164,7 +164,8 @@ void Borrower::OnNoHolder(LeaseId lease) {
 // Before, only as memory is needed: each loan asks every layer's question.
 const Sequence* Borrower::NextRebuilt() const {
   for (const auto& [order, sequence] : scheduler_.running()) {
-    const bool waits = sequence->rebuild != nullptr && sequence->remaining() == 0;
+    const bool waits = sequence->rebuild != nullptr && sequence->remaining() == 0 &&
+                       !sequence->rebuild->later.empty();
     if (waits && LendableUnits(*sequence, scheduler_.spec()).size() > 0 && !IsAsked(sequence->id))
       return sequence;
   }
@@ -172,13 +173,17 @@ const Sequence* Borrower::NextRebuilt() const {
 }
 
 void Borrower::EndStalledRebuilds(absl::Time now) {
+  // Of any sequence: its blocks make room.
+  const bool sends = std::any_of(loans_.begin(), loans_.end(), [](const auto& loan) {
+    return loan.second.state == State::kSending || loan.second.state == State::kReady;
+  });
   std::map<SequenceId, Reached> rebuilds;
   std::vector<SequenceId> stalled;
   for (const auto& [order, sequence] : scheduler_.running()) {
     if (sequence->rebuild == nullptr) continue;
     const int64_t place = sequence->num_computed + sequence->lent_units();
     const auto before = rebuilds_.find(sequence->id);
-    const bool waits = before != rebuilds_.end() && before->second.place == place &&
+    const bool waits = before != rebuilds_.end() && before->second.place == place && !sends &&
                        !sequence->awaits_constraint();
     rebuilds[sequence->id] = waits ? before->second : Reached{place, now};
     if (waits && now - before->second.since >= kRebuildStalledMax) stalled.push_back(sequence->id);

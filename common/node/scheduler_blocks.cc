@@ -367,7 +367,10 @@ bool SequenceScheduler::MakeRoomForLost() {
   const auto last = std::find_if(running_.rbegin(), running_.rend(), lacks);
   if (last == running_.rend()) return false;
   Sequence& sequence = *last->second;
-  if (!GiveUpKeptUnit(sequence, options_.spec, pool_)) ComputeAgain(sequence);
+  if (!GiveUpKeptUnit(sequence, options_.spec, pool_))
+    ComputeAgain(sequence);
+  else
+    CountPrefill(sequence);
   return true;
 }
 

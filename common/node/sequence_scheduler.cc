@@ -282,9 +282,10 @@ void SequenceScheduler::PlanRows() {
 
 bool SequenceScheduler::PlanRow(Sequence& sequence) {
   if (sequence.rebuild != nullptr) {
-    if (!TakeKept(sequence, options_.spec, pool_)) return false;
-    ++rebuilds_.done;
+    const bool goes_on = TakeKept(sequence, options_.spec, pool_);
     CountPrefill(sequence);
+    if (!goes_on) return false;
+    ++rebuilds_.done;
   }
   const int64_t remaining = sequence.remaining();
   // A prompt that was computed for another node stays until its units are lent.

@@ -79,7 +79,7 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
         "Partitions of attention of the node's sequences whose KV went to other nodes.",
         counters.units_lent());
   count("tandem_node_loans_lost_total",
-        "Loans that were lost or given up; their sequences were computed again.",
+        "Times that a sequence lost loans, and computed their units or itself again.",
         counters.loans_lost());
   count("tandem_node_loans_moved_total",
         "Loans of the node that moved to another creditor, because theirs wanted its memory back.",

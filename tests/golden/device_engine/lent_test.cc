@@ -73,6 +73,20 @@ TEST_P(DeviceLentTest, PromptAndGeneratedRowsKeepTheirBits) {
   EXPECT_GT(peers_.questions, 0);
 }
 
+// As of lost units that are computed again: no token before the first row lies here.
+TEST_P(DeviceLentTest, RowsThatFollowLentUnitsAtOnceKeepTheirBits) {
+  if (debtor_->spec().window_tokens > 0) GTEST_SKIP() << "the rows would look back on lent tokens";
+  const DrivenSequence sequence = NewSequence(700, 0);
+  const Answer expected = RunSequence(sequence, 512, kKeepAll);
+  const Answer lent = RunSequence(sequence, 128, [&](DrivenSequence& s, RemoteKv& remote) {
+    const int32_t next = remote.lent.empty() ? 0 : remote.lent.back().units.end;
+    if (next == 0 && s.computed == 256) Lend(s, remote, {0, 1}, 0);
+    if (next == 1 && s.computed == 2 * 256) Lend(s, remote, {1, 2}, 1);
+  });
+  ExpectSame(lent, expected, "rows after one and two lent units");
+  EXPECT_GT(peers_.questions, 0);
+}
+
 TEST_P(DeviceLentTest, ASilentCreditorFailsItsSliceAlone) {
   DrivenSequence borrower = NewSequence(400, 0), other = NewSequence(77, 40);
   const Answer expected = RunSequence(other, 512, kKeepAll);
@@ -87,6 +101,7 @@ TEST_P(DeviceLentTest, ASilentCreditorFailsItsSliceAlone) {
   slices[0].remote = &remote;
   ASSERT_OK_AND_ASSIGN(const auto sampled, debtor_->Step(slices, [](int) {}));
   EXPECT_EQ(remote.failure.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(remote.failed, std::vector<LoanId>{remote.lent.front().loan});
   Answer first;
   first.Add(sampled.at(1));
   ExpectSame(first,

@@ -38,6 +38,7 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.blocks_loaded, report.blocks_read_from_host) << "none from a disk";
   EXPECT_GT(report.units_lent, 0);
   EXPECT_GT(report.loans_lost, 0);
+  EXPECT_GT(report.rebuilds_done, 0) << "no lost units were computed alone";
   EXPECT_GT(report.loans_planned, 0);
   EXPECT_GT(report.loans_taken_over, 0);
 }
