@@ -24,8 +24,10 @@ TEST(LostLoans, ACreditorsDeathCostsTheRowsOfItsUnits) {
       SCOPED_TRACE(absl::StrCat("process ", target, " at ", crash_us));
       ExpectNoViolations(report);
       EXPECT_EQ(report.clients.done, 1);
-      if (report.rebuilds_done == 0) continue;
+      if (report.loans_lost == 0) continue;
       ++runs;
+      EXPECT_EQ(report.rebuilds_begun, report.loans_lost);
+      EXPECT_EQ(report.rebuilds_done, report.rebuilds_begun);
       rows_of_sequences += rows;
       rows_again += report.rows_computed - rows;
       // Beside them, the row that got no answer.

@@ -40,7 +40,7 @@ class LostUnitsTest : public BorrowingTest {
     command.mutable_start_decode()->set_borrow_blocks_max(100);
     return command;
   }
-  const node::Sequence& First() const { return *FindOf(node::SequenceId(1)); }
+  const node::Sequence& First() const { return resources_->scheduler().Get(node::SequenceId(1)); }
   const node::Sequence* FindOf(node::SequenceId id) const {
     return resources_->scheduler().Find(id);
   }
