@@ -5,7 +5,6 @@
 #include <variant>
 
 #include "absl/container/flat_hash_set.h"
-#include "common/cost/price_age.h"
 #include "common/node/prefix_fetch.h"
 #include "common/telemetry/log.h"
 
@@ -55,7 +54,8 @@ StoredBlocks::StoredBlocks(SequenceScheduler& scheduler, NodeLedger& ledger,
                            const std::shared_ptr<const storage::StorageContents>& contents)
     : scheduler_(scheduler),
       ledger_(ledger),
-      tiers_(contents != nullptr ? contents->tiers : storage::TierSet()) {
+      tiers_(contents != nullptr ? contents->tiers : storage::TierSet()),
+      times_(tiers_, scheduler.spec().layout.block_bytes()) {
   if (contents == nullptr) return;
   for (const kv::BlockHash& hash : contents->on_disk)
     Place(hash, storage::TierSet::Of(storage::StoreTier::kDisk));
@@ -81,41 +81,49 @@ void StoredBlocks::Place(const kv::BlockHash& hash, storage::TierSet tiers) {
 
 // ---- loading
 
-bool StoredBlocks::Pays(int64_t first_block, const storage::PerTier<int64_t>& blocks,
+bool StoredBlocks::Pays(int64_t first_block, const StorageTimes::Blocks& blocks, const Waits& waits,
                         absl::Time now) const {
   const kv::BlockLayout& layout = scheduler_.spec().layout;
   cost::StepShape shape;
   shape.Add(first_block * layout.block_tokens, (blocks.host + blocks.disk) * layout.block_tokens,
             /*sample=*/false);
   const cost::StepPrediction computing = scheduler_.meter().cost().Predict(shape);
-  double reading_us = 0;
-  for (const storage::StoreTier tier : storage::kStoreTiers) {
-    const Tier& from = by_tier_[tier];
-    // An unknown price counts as 0: the first load tells it. Without reads for a while it is
-    // unknown again.
-    if (blocks[tier] > 0 && from.read_cost.samples() > 0)
-      reading_us += cost::FadedPrice(from.read_cost.PredictUs(blocks[tier] * layout.block_bytes()),
-                                     /*prior=*/0, from.read_at, now);
-  }
-  return reading_us <= computing.us + computing.error_us;
+  return waits.storage_us + times_.ReadUs(blocks, now) <=
+         waits.engine_us + computing.us + computing.error_us;
 }
 
 int64_t StoredBlocks::Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes,
-                             absl::Time now) const {
+                             const Waits& waits, absl::Time now) const {
   const storage::StoreTier first = TiersOf(hashes.front()).fastest();
-  storage::PerTier<int64_t> all, alike;
+  const StorageTimes::Blocks all = ByTier(hashes);
+  StorageTimes::Blocks alike;
   for (const kv::BlockHash& hash : hashes) {
-    const storage::StoreTier tier = TiersOf(hash).fastest();
-    if (all.host + all.disk == alike[first] && tier == first) ++alike[first];
-    ++all[tier];
+    if (TiersOf(hash).fastest() != first) break;
+    ++alike[first];
   }
-  if (Pays(first_block, all, now)) return std::ssize(hashes);
-  return alike[first] < std::ssize(hashes) && Pays(first_block, alike, now) ? alike[first] : 0;
+  if (Pays(first_block, all, waits, now)) return std::ssize(hashes);
+  return alike[first] < std::ssize(hashes) && Pays(first_block, alike, waits, now) ? alike[first]
+                                                                                   : 0;
+}
+
+StorageTimes::Blocks StoredBlocks::ByTier(absl::Span<const kv::BlockHash> hashes) const {
+  StorageTimes::Blocks blocks;
+  for (const kv::BlockHash& hash : hashes) ++blocks[TiersOf(hash).fastest()];
+  return blocks;
+}
+
+double StoredBlocks::EngineWaitUs(int64_t prompt_tokens) const {
+  // A row of a prompt attends to half of it, on average; others' prompts are taken to be as long.
+  const int64_t rows = scheduler_.prefill_tokens_waiting();
+  if (rows == 0 || scheduler_.meter().cost().samples() == 0) return 0;
+  return scheduler_.meter()
+      .cost()
+      .Predict({.prompt_rows = rows, .prompt_attended = rows * (prompt_tokens / 2)})
+      .us;
 }
 
 StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
-                                        int64_t prompt_blocks, absl::Duration time_allowed,
-                                        absl::Time now) {
+                                        const Wanted& wanted, absl::Time now) {
   kv::BlockPool& pool = scheduler_.pool();
   const auto here = static_cast<size_t>(pool.MatchLength(hashes));
   if (here == hashes.size()) return nullptr;
@@ -128,12 +136,14 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   // The disk hangs: send it no command until it answers.
   const auto closing = [](const auto& entry) { return entry.second.closing; };
   if (std::any_of(loads_.begin(), loads_.end(), closing)) return nullptr;
-  const int64_t count = Paying(static_cast<int64_t>(here), hashes.subspan(here, end - here), now);
+  const Waits waits{.engine_us = wanted.engine_wait_us, .storage_us = times_.AheadUs(now)};
+  const int64_t count =
+      Paying(static_cast<int64_t>(here), hashes.subspan(here, end - here), waits, now);
   if (count == 0) return nullptr;
   Load load;
   load.before = pool.MatchBlocks(hashes.subspan(0, here));
   // With these pinned: room for the rest of the prompt, read or computed.
-  if (pool.counts().available() < std::max(prompt_blocks - static_cast<int64_t>(here), count) ||
+  if (pool.counts().available() < std::max(wanted.blocks - static_cast<int64_t>(here), count) ||
       !pool.ReserveSlots(count)) {
     Unpin(load.before);
     return nullptr;
@@ -141,9 +151,10 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   const std::vector<BlockId> blocks = *pool.Allocate(count);
   pool.AddSlots(blocks);
   for (size_t i = 0; i < blocks.size(); ++i) load.blocks.emplace_back(hashes[here + i], blocks[i]);
-  load.give_up = now + std::min(time_allowed / 4, kLoadTimeMax);
+  load.give_up = now + std::min(wanted.time_allowed / 4, kLoadTimeMax);
   const storage::LoadId id(next_load_++);
   for (const auto& [hash, block] : load.blocks) loading_.emplace(hash, id);
+  times_.OnLoad(id, ByTier(hashes.subspan(here, static_cast<size_t>(count))), now);
   ledger_.Store(storage::LoadBlocks{.load = id, .blocks = load.blocks});
   return &loads_.emplace(id, std::move(load)).first->second;
 }
@@ -157,7 +168,11 @@ StoredBlocks::Load* StoredBlocks::BeginPrompt(const SequenceInput& input,
   // At least the last token is computed, so that there is a row to sample from.
   const int64_t useful = std::min<int64_t>(std::ssize(hashes), (prompt - 1) / layout.block_tokens);
   hashes.resize(static_cast<size_t>(std::max<int64_t>(useful, 0)));
-  return Begin(hashes, layout.BlocksFor(prompt), time_allowed, now);
+  return Begin(hashes,
+               {.blocks = layout.BlocksFor(prompt),
+                .time_allowed = time_allowed,
+                .engine_wait_us = EngineWaitUs(prompt)},
+               now);
 }
 
 bool StoredBlocks::Hold(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
@@ -184,7 +199,8 @@ bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::T
   if (stored_.empty()) return false;
   const auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok()) return false;
-  Load* load = Begin(*hashes, std::ssize(*hashes), PrefixFetch::kTimeMax, now);
+  Load* load =
+      Begin(*hashes, {.blocks = std::ssize(*hashes), .time_allowed = PrefixFetch::kTimeMax}, now);
   if (load == nullptr) return false;
   v1::NodeCommand waiting;
   *waiting.mutable_send_blocks() = command;
@@ -200,7 +216,8 @@ void StoredBlocks::Resume(absl::Time now) {
     const int64_t blocks = scheduler_.spec().layout.BlocksFor(std::ssize(sequence.tokens));
     // Those behind it wait until it has its blocks.
     if (blocks > scheduler_.block_counts().available()) return;
-    Load* load = Begin(scheduler_.HashesToResume(id), blocks, 4 * kLoadTimeMax, now);
+    Load* load = Begin(scheduler_.HashesToResume(id),
+                       {.blocks = blocks, .time_allowed = 4 * kLoadTimeMax}, now);
     if (load == nullptr) continue;
     load->resumed.push_back(id);
     scheduler_.SetAwaited(id, true);
@@ -283,12 +300,11 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
   v1::NodeCounters& counters = ledger_.counters();
   counters.set_blocks_damaged(counters.blocks_damaged() + event.damaged);
   OnChanged(event.changed);
+  times_.Handle(event, now);
   const int64_t block_bytes = scheduler_.spec().layout.block_bytes();
   for (const storage::StoreTier tier : storage::kStoreTiers) {
     const storage::Copied& read = event.read[tier];
     if (read.bytes == 0) continue;
-    by_tier_[tier].read_cost.Observe(read.bytes, absl::ToDoubleMicroseconds(read.time));
-    by_tier_[tier].read_at = now;
     v1::TierTotals& totals = TotalsOf(counters, tier);
     totals.set_bytes_read(totals.bytes_read() + read.bytes);
     totals.set_blocks_read(totals.blocks_read() + read.bytes / block_bytes);
@@ -344,7 +360,6 @@ void StoredBlocks::OnSaveEnded(storage::StoreTier tier, const storage::BlockSave
     Log(LogLevel::kInfo, "stores KV blocks again", {{"tier", NameOf(tier)}});
   }
   if (written.bytes == 0) return;
-  to.write_cost.Observe(written.bytes, absl::ToDoubleMicroseconds(written.time));
   v1::TierTotals& totals = TotalsOf(counters, tier);
   totals.set_blocks_written(totals.blocks_written() + 1);
 }
@@ -357,6 +372,7 @@ void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
   const bool wrong = saving->second;
   saving_.erase(saving);
   OnChanged(event.changed);
+  times_.Handle(event, now);
   for (const storage::StoreTier tier : storage::kStoreTiers) OnSaveEnded(tier, event, now);
   if (Writable().empty()) candidates_.clear();
   if (wrong) {
@@ -388,6 +404,7 @@ void StoredBlocks::StartSaves() {
     if (!scheduler_.pool().HasSlot(*block) || !scheduler_.pool().ReserveSlots(1)) continue;
     scheduler_.pool().BeginSave(*block);
     saving_.emplace(hash, false);
+    times_.OnSave();
     ledger_.Store(storage::SaveBlock{.block = {hash, *block}, .tiers = lacking});
   }
 }
@@ -436,8 +453,7 @@ std::optional<cost::StorageProfile> StoredBlocks::profile() const {
   if (!enabled()) return std::nullopt;
   const auto of = [&](storage::StoreTier tier) -> std::optional<cost::TierProfile> {
     if (!tiers_.Has(tier)) return std::nullopt;
-    return cost::TierProfile{.read = by_tier_[tier].read_cost.profile(),
-                             .write = by_tier_[tier].write_cost.profile()};
+    return times_.profile(tier);
   };
   return cost::StorageProfile{.host = of(storage::StoreTier::kHost),
                               .disk = of(storage::StoreTier::kDisk)};

@@ -33,11 +33,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/cost/copy_rate.h"
 #include "common/cost/link_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/node/node_ledger.h"
 #include "common/node/sequence.h"
+#include "common/node/storage_times.h"
 #include "common/storage/block_storage.h"
 
 namespace tandem::node {
@@ -116,10 +116,19 @@ class StoredBlocks {
     std::vector<storage::HashedBlock> blocks;  // to be read
     bool closing = false;                      // given up: quarantined
   };
+  // What a load is for.
+  struct Wanted {
+    int64_t blocks = 0;  // of the prompt in all
+    absl::Duration time_allowed;
+    double engine_wait_us = 0;  // that passes anyway before the prompt is computed
+  };
+  // What is ahead of a prompt that is computed, and of a load.
+  struct Waits {
+    double engine_us = 0, storage_us = 0;
+  };
   // The load that brings the first block that memory lacks: a new one, or one that runs; null if
-  // there is none. `prompt_blocks`: that the prompt needs in all.
-  Load* Begin(absl::Span<const kv::BlockHash> hashes, int64_t prompt_blocks,
-              absl::Duration time_allowed, absl::Time now);
+  // there is none.
+  Load* Begin(absl::Span<const kv::BlockHash> hashes, const Wanted& wanted, absl::Time now);
   Load* BeginPrompt(const SequenceInput& input, absl::Duration time_allowed, absl::Time now);
   void Apply(const storage::BlockSaved& event, absl::Time now);
   std::vector<Ready> Apply(const storage::BlocksLoaded& event, absl::Time now);
@@ -128,12 +137,17 @@ class StoredBlocks {
   // The block lies in `tiers` from now on.
   void Place(const kv::BlockHash& hash, storage::TierSet tiers);
   storage::TierSet TiersOf(const kv::BlockHash& hash) const;
-  // How many of these blocks of a prompt, which are all stored, are read in less time than they are
-  // computed: all, or those at the beginning that lie in one tier, or none.
-  int64_t Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes, absl::Time now) const;
-  // Whether reading `blocks` blocks of a prompt, so many from each tier, costs less than computing
-  // them.
-  bool Pays(int64_t first_block, const storage::PerTier<int64_t>& blocks, absl::Time now) const;
+  // How many of these blocks of a prompt, which are all stored, are there sooner when they are read
+  // than when they are computed: all, or those at the beginning that lie in one tier, or none.
+  int64_t Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes, const Waits& waits,
+                 absl::Time now) const;
+  // Whether these blocks of a prompt are there sooner when they are read.
+  bool Pays(int64_t first_block, const StorageTimes::Blocks& blocks, const Waits& waits,
+            absl::Time now) const;
+  // By the tier that they are read from. REQUIRES: all are stored.
+  StorageTimes::Blocks ByTier(absl::Span<const kv::BlockHash> hashes) const;
+  // What the prompts take that are to be computed before one that comes now.
+  double EngineWaitUs(int64_t prompt_tokens) const;
   static void Wait(Load& load, RouterKey router, v1::NodeCommand command, absl::Time now);
   // Appends the load's commands to `ready`, with the time that is left to each.
   static void TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready);
@@ -166,12 +180,11 @@ class StoredBlocks {
   // Bound: the changes since Take.
   std::vector<kv::BlockHash> moved_;  // between tiers, out of storage or into it
   struct Tier {
-    cost::CopyRate read_cost, write_cost;
-    absl::Time read_at = absl::InfiniteFuture();  // the last sample of read_cost
-    std::optional<absl::Time> paused_until;       // of saves
-    bool failing = false;                         // the last save failed, and the log says so
+    std::optional<absl::Time> paused_until;  // of saves
+    bool failing = false;                    // the last save failed, and the log says so
   };
   storage::PerTier<Tier> by_tier_;
+  StorageTimes times_;
   uint64_t next_load_ = 1;
 };
 
