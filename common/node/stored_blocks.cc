@@ -92,8 +92,21 @@ bool StoredBlocks::Pays(int64_t first_block, const StorageTimes::Blocks& blocks,
          waits.engine_us + computing.us + computing.error_us;
 }
 
+absl::Span<const kv::BlockHash> StoredBlocks::InTime(absl::Span<const kv::BlockHash> hashes,
+                                                     double time_us, absl::Time now) const {
+  StorageTimes::Blocks blocks;
+  size_t count = 0;
+  while (count < hashes.size()) {
+    ++blocks[TiersOf(hashes[count]).fastest()];
+    if (times_.ReadUs(blocks, now) > time_us) break;
+    ++count;
+  }
+  return hashes.first(count);
+}
+
 int64_t StoredBlocks::Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes,
                              const Waits& waits, absl::Time now) const {
+  if (hashes.empty()) return 0;
   const storage::StoreTier first = TiersOf(hashes.front()).fastest();
   const StorageTimes::Blocks all = ByTier(hashes);
   StorageTimes::Blocks alike;
@@ -137,8 +150,11 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   const auto closing = [](const auto& entry) { return entry.second.closing; };
   if (std::any_of(loads_.begin(), loads_.end(), closing)) return nullptr;
   const Waits waits{.engine_us = wanted.engine_wait_us, .storage_us = times_.AheadUs(now)};
-  const int64_t count =
-      Paying(static_cast<int64_t>(here), hashes.subspan(here, end - here), waits, now);
+  const absl::Duration patience = wanted.time_allowed / 4;
+  const auto stored =
+      InTime(hashes.subspan(here, end - here),
+             absl::ToDoubleMicroseconds(patience / kPatienceFactor) - waits.storage_us, now);
+  const int64_t count = Paying(static_cast<int64_t>(here), stored, waits, now);
   if (count == 0) return nullptr;
   Load load;
   load.before = pool.MatchBlocks(hashes.subspan(0, here));
@@ -151,10 +167,13 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   const std::vector<BlockId> blocks = *pool.Allocate(count);
   pool.AddSlots(blocks);
   for (size_t i = 0; i < blocks.size(); ++i) load.blocks.emplace_back(hashes[here + i], blocks[i]);
-  load.give_up = now + std::min(wanted.time_allowed / 4, kLoadTimeMax);
+  const StorageTimes::Blocks by_tier = ByTier(stored.first(static_cast<size_t>(count)));
+  const absl::Duration predicted =
+      absl::Microseconds(waits.storage_us + times_.ReadUs(by_tier, now));
+  load.give_up = now + std::min(patience, std::max(kLoadTimeMin, kPatienceFactor * predicted));
   const storage::LoadId id(next_load_++);
   for (const auto& [hash, block] : load.blocks) loading_.emplace(hash, id);
-  times_.OnLoad(id, ByTier(hashes.subspan(here, static_cast<size_t>(count))), now);
+  times_.OnLoad(id, by_tier, now);
   ledger_.Store(storage::LoadBlocks{.load = id, .blocks = load.blocks});
   return &loads_.emplace(id, std::move(load)).first->second;
 }
@@ -217,7 +236,7 @@ void StoredBlocks::Resume(absl::Time now) {
     // Those behind it wait until it has its blocks.
     if (blocks > scheduler_.block_counts().available()) return;
     Load* load = Begin(scheduler_.HashesToResume(id),
-                       {.blocks = blocks, .time_allowed = 4 * kLoadTimeMax}, now);
+                       {.blocks = blocks, .time_allowed = 4 * kLoadTimeMin}, now);
     if (load == nullptr) continue;
     load->resumed.push_back(id);
     scheduler_.SetAwaited(id, true);

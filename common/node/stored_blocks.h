@@ -47,8 +47,11 @@ class StoredBlocks {
   static constexpr size_t kSavesMax = 8;    // at a time
   static constexpr size_t kLoadsMax = 64;   // at a time; more prompts compute what they lack
   static constexpr size_t kResumedMax = 4;  // preempted sequences that are looked at for a plan
-  // A load that takes longer, or a quarter of its prompt's time, is given up.
-  static constexpr absl::Duration kLoadTimeMax = absl::Seconds(2);
+  // A load is given up when it takes this, or kPatienceFactor times what was predicted, if that is
+  // longer; in any case after a quarter of its prompt's time. A load of which that is predicted
+  // does not begin: it brings fewer blocks.
+  static constexpr absl::Duration kLoadTimeMin = absl::Seconds(2);
+  static constexpr int kPatienceFactor = 2;
   // After a save failed: for how long nothing is saved.
   static constexpr absl::Duration kPause = absl::Seconds(30);
 
@@ -137,6 +140,9 @@ class StoredBlocks {
   // The block lies in `tiers` from now on.
   void Place(const kv::BlockHash& hash, storage::TierSet tiers);
   storage::TierSet TiersOf(const kv::BlockHash& hash) const;
+  // Those at the beginning that are predicted to be read in `time_us`. REQUIRES: all are stored.
+  absl::Span<const kv::BlockHash> InTime(absl::Span<const kv::BlockHash> hashes, double time_us,
+                                         absl::Time now) const;
   // How many of these blocks of a prompt, which are all stored, are there sooner when they are read
   // than when they are computed: all, or those at the beginning that lie in one tier, or none.
   int64_t Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes, const Waits& waits,
