@@ -18,7 +18,7 @@ namespace tandem::decode_node {
 void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) {
   switch (command.command_case()) {
     case v1::NodeCommand::kStartDecode:
-      return StartDecode(router, command.start_decode(), now);
+      return StartDecode(router, command.start_decode(), now, now);
     case v1::NodeCommand::kNewEpoch:
       return NewEpoch(router, command.new_epoch(), now);
     case v1::NodeCommand::kAbort:
@@ -138,7 +138,7 @@ void DecodeCore::Retain(Legs::iterator it, const engine::SampledToken& next) {
 
 void DecodeCore::OnTick(absl::Time now) {
   retained_.OnTick(now);
-  for (const auto& [router, command] : resources_.OnTick(now)) OnCommand(router, command, now);
+  for (const node::StoredBlocks::Ready& ready : resources_.OnTick(now)) Again(ready, now);
   EndStarved(now);
   const bool too_late = migration_until_.has_value() && *migration_until_ <= now;
   for (auto it = legs_.begin(); it != legs_.end();) {

@@ -62,8 +62,8 @@ class DecodeCore final : public node::NodeCore {
     resources_.OnLending(event, now);
   }
   void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
-    for (const auto& [router, command] : resources_.OnStorage(event, now))
-      OnCommand(router, command, now);
+    for (const node::StoredBlocks::Ready& ready : resources_.OnStorage(event, now))
+      Again(ready, now);
   }
   void OnTick(absl::Time now) override;
   absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) override;
@@ -105,7 +105,11 @@ class DecodeCore final : public node::NodeCore {
   };
   using Legs = std::map<node::LegKey, Leg>;
 
-  void StartDecode(node::RouterKey router, const v1::StartDecode& command, absl::Time now);
+  // `arrived`: the prompt, which may have waited for storage since.
+  void StartDecode(node::RouterKey router, const v1::StartDecode& command, absl::Time arrived,
+                   absl::Time now);
+  // A command whose load has ended.
+  void Again(const node::StoredBlocks::Ready& ready, absl::Time now);
   absl::StatusOr<node::SequenceInput> ParsePrompt(node::RouterKey router,
                                                   const v1::StartDecode& command) const;
   // The fetch under `lease` is over: admits the prompt that waited for it. `installed`: null unless

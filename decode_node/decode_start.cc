@@ -10,8 +10,13 @@
 
 namespace tandem::decode_node {
 
+void DecodeCore::Again(const node::StoredBlocks::Ready& ready, absl::Time now) {
+  if (!ready.command.has_start_decode()) return OnCommand(ready.router, ready.command, now);
+  StartDecode(ready.router, ready.command.start_decode(), ready.arrived, now);
+}
+
 void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& command,
-                             absl::Time now) {
+                             absl::Time arrived, absl::Time now) {
   const node::LegKey key(router, command.leg());
   if (const auto old = legs_.find(key); old != legs_.end()) {
     if (command.leg().attempt() <= old->second.wire.attempt()) return;
@@ -31,7 +36,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   if (!time_allowed.ok()) return refuse(time_allowed.status());
   auto input = ParsePrompt(router, command);
   if (!input.ok()) return refuse(input.status());
-  input->arrived = now;
+  input->arrived = arrived;
   if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
   if (resources_.fetched_prompts().Hold(router, command, *input, *time_allowed, now)) return;
   Admit(router, command, *std::move(input), *time_allowed, now + *time_allowed, nullptr);

@@ -20,7 +20,7 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
                             absl::Time now) {
   switch (command.command_case()) {
     case v1::NodeCommand::kPrefill:
-      return Prefill(router, command.prefill(), now);
+      return Prefill(router, command.prefill(), now, now);
     case v1::NodeCommand::kAbort:
       return Abort(router, command.abort());
     case v1::NodeCommand::kStartDecode:
@@ -45,7 +45,13 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
   }
 }
 
-void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now) {
+void PrefillCore::Again(const node::StoredBlocks::Ready& ready, absl::Time now) {
+  if (!ready.command.has_prefill()) return OnCommand(ready.router, ready.command, now);
+  Prefill(ready.router, ready.command.prefill(), ready.arrived, now);
+}
+
+void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time arrived,
+                          absl::Time now) {
   const node::LegKey key(router, command.leg());
   if (const auto old = legs_.find(key); old != legs_.end()) {
     const Export& running = old->second->second;
@@ -65,7 +71,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
   if (!time_allowed.ok()) return refuse(time_allowed.status());
   auto input = ParsePrompt(command);
   if (!input.ok()) return refuse(input.status());
-  input->arrived = now;
+  input->arrived = arrived;
   const absl::Status blocks = CheckBlocks(command, std::ssize(input->prompt));
   if (!blocks.ok()) return refuse(blocks);
   if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
@@ -217,7 +223,7 @@ void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
 }
 
 void PrefillCore::OnTick(absl::Time now) {
-  for (const auto& [router, command] : resources_.OnTick(now)) OnCommand(router, command, now);
+  for (const node::StoredBlocks::Ready& ready : resources_.OnTick(now)) Again(ready, now);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     Export& exported = leg->second->second;

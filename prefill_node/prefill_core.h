@@ -55,8 +55,8 @@ class PrefillCore final : public node::NodeCore {
     resources_.OnLending(event, now);
   }
   void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
-    for (const auto& [router, command] : resources_.OnStorage(event, now))
-      OnCommand(router, command, now);
+    for (const node::StoredBlocks::Ready& ready : resources_.OnStorage(event, now))
+      Again(ready, now);
   }
   void OnTick(absl::Time now) override;
   absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) override;
@@ -110,7 +110,11 @@ class PrefillCore final : public node::NodeCore {
     int32_t first_ordinal = 0, ordinal_count = 0;
   };
 
-  void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now);
+  // `arrived`: the prompt, which may have waited for storage since.
+  void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time arrived,
+               absl::Time now);
+  // A command whose load has ended.
+  void Again(const node::StoredBlocks::Ready& ready, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
   // The fetch under `lease` is over: computes the prompt. `installed`: null unless all came.
   void EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed, absl::Time now);

@@ -198,9 +198,9 @@ bool StoredBlocks::Hold(RouterKey router, const v1::Prefill& command, const Sequ
                         absl::Duration time_allowed, absl::Time now) {
   Load* load = BeginPrompt(input, time_allowed, now);
   if (load == nullptr) return false;
-  v1::NodeCommand waiting;
-  *waiting.mutable_prefill() = command;
-  Wait(*load, router, std::move(waiting), now);
+  Ready waiting{.router = router, .arrived = input.arrived};
+  *waiting.command.mutable_prefill() = command;
+  Wait(*load, std::move(waiting), now);
   return true;
 }
 
@@ -208,9 +208,9 @@ bool StoredBlocks::Hold(RouterKey router, const v1::StartDecode& command,
                         const SequenceInput& input, absl::Duration time_allowed, absl::Time now) {
   Load* load = BeginPrompt(input, time_allowed, now);
   if (load == nullptr) return false;
-  v1::NodeCommand waiting;
-  *waiting.mutable_start_decode() = command;
-  Wait(*load, router, std::move(waiting), now);
+  Ready waiting{.router = router, .arrived = input.arrived};
+  *waiting.command.mutable_start_decode() = command;
+  Wait(*load, std::move(waiting), now);
   return true;
 }
 
@@ -221,9 +221,9 @@ bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::T
   Load* load =
       Begin(*hashes, {.blocks = std::ssize(*hashes), .time_allowed = PrefixFetch::kTimeMax}, now);
   if (load == nullptr) return false;
-  v1::NodeCommand waiting;
-  *waiting.mutable_send_blocks() = command;
-  Wait(*load, router, std::move(waiting), now);
+  Ready waiting{.router = router, .arrived = now};
+  *waiting.command.mutable_send_blocks() = command;
+  Wait(*load, std::move(waiting), now);
   return true;
 }
 
@@ -253,9 +253,8 @@ void StoredBlocks::Unpin(const std::vector<BlockId>& blocks) {
     scheduler_.pool().Unref(*block);
 }
 
-void StoredBlocks::Wait(Load& load, RouterKey router, v1::NodeCommand command, absl::Time now) {
-  load.waiting.push_back(
-      {.ready = {.router = router, .command = std::move(command)}, .since = now});
+void StoredBlocks::Wait(Load& load, Ready command, absl::Time now) {
+  load.waiting.push_back({.ready = std::move(command), .since = now});
 }
 
 void StoredBlocks::TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready) {

@@ -59,6 +59,7 @@ class StoredBlocks {
   struct Ready {
     RouterKey router;
     v1::NodeCommand command;  // with the time that is left
+    absl::Time arrived;       // of its prompt, which keeps its place in the queue
   };
 
   // `contents`: what the storage holds at the start; null: there is no storage, and nothing here
@@ -154,7 +155,7 @@ class StoredBlocks {
   StorageTimes::Blocks ByTier(absl::Span<const kv::BlockHash> hashes) const;
   // What the prompts take that are to be computed before one that comes now.
   double EngineWaitUs(int64_t prompt_tokens) const;
-  static void Wait(Load& load, RouterKey router, v1::NodeCommand command, absl::Time now);
+  static void Wait(Load& load, Ready command, absl::Time now);
   // Appends the load's commands to `ready`, with the time that is left to each.
   static void TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready);
   // The preempted sequences that waited for it may take blocks.
