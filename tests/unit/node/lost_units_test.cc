@@ -41,9 +41,6 @@ class LostUnitsTest : public BorrowingTest {
     return command;
   }
   const node::Sequence& First() const { return resources_->scheduler().Get(node::SequenceId(1)); }
-  const node::Sequence* FindOf(node::SequenceId id) const {
-    return resources_->scheduler().Find(id);
-  }
   // The creditor of the next loan.
   std::string NextCreditor() { return names_.at(granted_++ % names_.size()); }
 
@@ -71,7 +68,7 @@ class LostUnitsTest : public BorrowingTest {
       const v1::LoanAnswer& answer = command.loan_answer();
       for (const auto& loan : resources_->borrower().loans()) {
         if (loan.id.value() != answer.loan()) continue;
-        const node::Sequence* sequence = FindOf(loan.sequence);
+        const node::Sequence* sequence = resources_->scheduler().Find(loan.sequence);
         if (sequence == nullptr || std::ssize(sequence->blocks) < loan.units.end * kUnitBlocks)
           continue;
         std::vector<BlockId> blocks(sequence->blocks.begin() + loan.units.first * kUnitBlocks,
@@ -418,8 +415,7 @@ TEST_F(LostUnitsTest, OneThatIsPreemptedGivesEverythingUp) {
 TEST_F(LostUnitsTest, OtherSequencesGoOn) {
   Send(Answer("r", kPrompt, kAnswer));
   RunUntilLoans(4);
-  v1::NodeCommand other = Answer("other", 20, 60);
-  Send(other);
+  Send(Answer("other", 20, 60));
   for (int i = 0; i < 5; ++i) RunStep();
   const auto tokens = std::ssize(tokens_["other"]);
   ASSERT_GT(tokens, 0);
@@ -455,6 +451,35 @@ TEST_F(LostUnitsTest, ARecalledLoanThatNobodyTakesIsComputedAgain) {
   RunToEnd("r");
   EXPECT_EQ(tokens_["r"], Expected());
   ExpectAllGone();
+}
+
+// ---- with room
+
+class WithRoomTest : public LostUnitsTest {
+ protected:
+  WithRoomTest() : LostUnitsTest(/*blocks=*/44) {}
+};
+
+// Nothing is short of memory any more, but a loan follows the lost units.
+TEST_F(WithRoomTest, LostUnitsAreLentAgainBeforeALoanFollows) {
+  Send(Answer("r", kPrompt, kAnswer));
+  RunStep();
+  v1::NodeCommand hog = Answer("hog", 1, 280);
+  v1::SequenceSpec& sequence = *hog.mutable_start_decode()->mutable_sequence();
+  for (int i = 0; i < 400; ++i) sequence.add_prompt(7 * i % 200);
+  sequence.set_prompt_logprobs(0);  // so it cannot lend
+  Send(hog);
+  RunUntilLoans(3);
+  Send(Abort("hog"));
+  const LoanId later = LoanOf(2);
+  const int64_t lost_rows = RowsToLose(0);
+  Lose(LoanOf(0));
+  const absl::Time began = now_;
+  EXPECT_EQ(RunThroughRebuild("r"), lost_rows);
+  EXPECT_LT(now_ - began, absl::Seconds(1));
+  EXPECT_FALSE(returned_.contains(later));
+  RunToEnd("r");
+  EXPECT_EQ(tokens_["r"], Expected());
 }
 
 // ---- the cache
