@@ -28,12 +28,25 @@ std::unique_ptr<SimStorage> SimStorage::Create(World& world, const Topology& top
 }
 
 void SimStorage::Submit(storage::StorageCommand command) {
+  if (const auto* cancel = std::get_if<storage::CancelLoad>(&command)) return Cancel(cancel->load);
   const absl::Duration time = world_.RandomDelay(absl::Microseconds(topology_.disk_us));
   free_at_ = std::max(free_at_, world_.now()) + time;
+  const auto* load = std::get_if<storage::LoadBlocks>(&command);
+  if (load != nullptr) begins_.emplace(load->load, free_at_ - time);
   site_.process.Post(free_at_ - world_.now(), [this, command = std::move(command), time] {
+    const auto* ended = std::get_if<storage::LoadBlocks>(&command);
+    if (ended != nullptr && begins_.erase(ended->load) == 0) return;  // it was cancelled
     auto event = Handle(command, time);
     if (event.has_value()) site_.on_event(*std::move(event));
   });
+}
+
+void SimStorage::Cancel(storage::LoadId load) {
+  const auto it = begins_.find(load);
+  if (it == begins_.end() || it->second <= world_.now()) return;
+  begins_.erase(it);
+  site_.process.Post(absl::ZeroDuration(),
+                     [this, load] { site_.on_event(storage::Cancelled(load)); });
 }
 
 std::optional<storage::StorageEvent> SimStorage::Handle(const storage::StorageCommand& command,
@@ -66,6 +79,7 @@ bool SimStorage::Damage() {
 }
 
 void SimStorage::OnCrash() {
+  begins_.clear();
   if (host_ != nullptr) host_->Clear();
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -36,6 +37,8 @@ class SimStorage final : public NodeStorage {
   };
   SimStorage(World& world, const Topology& topology, StorageSite site,
              std::unique_ptr<SimBlockStore> host, std::unique_ptr<SimBlockStore> disk);
+  // If the load has not begun. Commands behind it begin no sooner.
+  void Cancel(storage::LoadId load);
   // Carries out `command` on the process's blocks. nullopt: it has no event. `time`: that copying
   // to or from a disk took; host memory is ten times as quick.
   std::optional<storage::StorageEvent> Handle(const storage::StorageCommand& command,
@@ -49,6 +52,9 @@ class SimStorage final : public NodeStorage {
   SimBlockStore* const disk_;
   const std::unique_ptr<storage::BlockTiers> tiers_;
   absl::Time free_at_;  // of the commands so far
+  // When each load of this life begins that has neither ended nor been cancelled. Bound: the loads
+  // that a node has at a time (StoredBlocks).
+  std::map<storage::LoadId, absl::Time> begins_;
 };
 
 }  // namespace tandem::sim

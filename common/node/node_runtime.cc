@@ -311,14 +311,29 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
 
   void Dispatch() {
-    resources_->TakeActions(actions_);
-    NodeActions& actions = actions_;
-    if (actions.empty()) return SubmitBacklog();
-    for (const lending::LendingCommand& command : actions.lending) CarryOut(command);
-    for (transfer::TransferCommand& command : actions.transfer)
-      transfer_backlog_.push_back(std::move(command));
-    SubmitBacklog();
-    for (storage::StorageCommand& command : actions.storage) storage_->Submit(std::move(command));
+    bool again = true;
+    while (again) {
+      resources_->TakeActions(actions_);
+      if (actions_.empty()) return SubmitBacklog();
+      for (const lending::LendingCommand& command : actions_.lending) CarryOut(command);
+      for (transfer::TransferCommand& command : actions_.transfer)
+        transfer_backlog_.push_back(std::move(command));
+      SubmitBacklog();
+      again = Submit(actions_.storage);
+      SendEvents(actions_);
+    }
+  }
+  // Whether the storage answered at once, which may have given new actions.
+  bool Submit(std::vector<storage::StorageCommand>& commands) {
+    bool answered = false;
+    for (storage::StorageCommand& command : commands) {
+      std::optional<storage::StorageEvent> event = storage_->Submit(std::move(command));
+      if (event.has_value()) Handle(*event);
+      answered |= event.has_value();
+    }
+    return answered;
+  }
+  void SendEvents(NodeActions& actions) {
     absl::flat_hash_map<RouterKey, v1::NodeMessage> messages;
     for (v1::NodeEvent& event : actions.broadcast)
       for (const RouterKey router : routers_->open()) *messages[router].add_events() = event;

@@ -48,14 +48,6 @@ double StorageTimes::AheadUs(absl::Time now) const {
   return LeftOf(work_us, running_us, now);
 }
 
-double StorageTimes::LeftUs(storage::LoadId load, absl::Time now) const {
-  double work_us = save_runs_ ? SaveUs() : 0;
-  const double running_us = save_runs_ ? work_us : LoadUs(loads_.begin()->second);
-  for (auto it = loads_.begin(); it != loads_.upper_bound(load); ++it)
-    work_us += LoadUs(it->second);
-  return LeftOf(work_us, running_us, now);
-}
-
 void StorageTimes::OnLoad(storage::LoadId load, const Blocks& blocks, absl::Time now) {
   if (loads_.empty() && !save_runs_) running_since_ = now;
   loads_.emplace(load, blocks);
@@ -71,6 +63,10 @@ void StorageTimes::OnSave() {
 
 void StorageTimes::Handle(const storage::BlocksLoaded& event, absl::Time now) {
   loads_.erase(event.load);
+  if (absl::IsCancelled(event.status)) {
+    save_runs_ |= loads_.empty() && saves_ > 0;
+    return;
+  }
   running_since_ = now;
   save_runs_ = loads_.empty() && saves_ > 0;
   for (const StoreTier tier : storage::kStoreTiers) {

@@ -33,8 +33,6 @@ class StorageTimes {
   double ReadUs(const Blocks& blocks, absl::Time now) const;
   // Until a load that was given now would begin.
   double AheadUs(absl::Time now) const;
-  // Until `load` has ended. REQUIRES: it was given and has no event.
-  double LeftUs(storage::LoadId load, absl::Time now) const;
 
   // A command was given to the storage.
   void OnLoad(storage::LoadId load, const Blocks& blocks, absl::Time now);

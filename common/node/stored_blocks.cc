@@ -81,119 +81,6 @@ void StoredBlocks::Place(const kv::BlockHash& hash, storage::TierSet tiers) {
 
 // ---- loading
 
-bool StoredBlocks::Pays(int64_t first_block, const StorageTimes::Blocks& blocks, const Waits& waits,
-                        absl::Time now) const {
-  const kv::BlockLayout& layout = scheduler_.spec().layout;
-  cost::StepShape shape;
-  shape.Add(first_block * layout.block_tokens, (blocks.host + blocks.disk) * layout.block_tokens,
-            /*sample=*/false);
-  const cost::StepPrediction computing = scheduler_.meter().cost().Predict(shape);
-  return waits.storage_us + times_.ReadUs(blocks, now) <=
-         waits.engine_us + computing.us + computing.error_us;
-}
-
-absl::Span<const kv::BlockHash> StoredBlocks::InTime(absl::Span<const kv::BlockHash> hashes,
-                                                     double time_us, absl::Time now) const {
-  StorageTimes::Blocks blocks;
-  size_t count = 0;
-  while (count < hashes.size()) {
-    ++blocks[TiersOf(hashes[count]).fastest()];
-    if (times_.ReadUs(blocks, now) > time_us) break;
-    ++count;
-  }
-  return hashes.first(count);
-}
-
-int64_t StoredBlocks::Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes,
-                             const Waits& waits, absl::Time now) const {
-  if (hashes.empty()) return 0;
-  const storage::StoreTier first = TiersOf(hashes.front()).fastest();
-  const StorageTimes::Blocks all = ByTier(hashes);
-  StorageTimes::Blocks alike;
-  for (const kv::BlockHash& hash : hashes) {
-    if (TiersOf(hash).fastest() != first) break;
-    ++alike[first];
-  }
-  if (Pays(first_block, all, waits, now)) return std::ssize(hashes);
-  return alike[first] < std::ssize(hashes) && Pays(first_block, alike, waits, now) ? alike[first]
-                                                                                   : 0;
-}
-
-StorageTimes::Blocks StoredBlocks::ByTier(absl::Span<const kv::BlockHash> hashes) const {
-  StorageTimes::Blocks blocks;
-  for (const kv::BlockHash& hash : hashes) ++blocks[TiersOf(hash).fastest()];
-  return blocks;
-}
-
-double StoredBlocks::EngineWaitUs(int64_t prompt_tokens) const {
-  // A row of a prompt attends to half of it, on average; others' prompts are taken to be as long.
-  const int64_t rows = scheduler_.prefill_tokens_waiting();
-  if (rows == 0 || scheduler_.meter().cost().samples() == 0) return 0;
-  return scheduler_.meter()
-      .cost()
-      .Predict({.prompt_rows = rows, .prompt_attended = rows * (prompt_tokens / 2)})
-      .us;
-}
-
-StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
-                                        const Wanted& wanted, absl::Time now) {
-  kv::BlockPool& pool = scheduler_.pool();
-  const auto here = static_cast<size_t>(pool.MatchLength(hashes));
-  if (here == hashes.size()) return nullptr;
-  if (const auto it = loading_.find(hashes[here]); it != loading_.end())
-    return &loads_.at(it->second);
-  size_t end = here;
-  while (end < hashes.size() && stored_.contains(hashes[end]) && !loading_.contains(hashes[end]))
-    ++end;
-  if (end == here || loads_.size() >= kLoadsMax) return nullptr;
-  // The disk hangs: send it no command until it answers.
-  const auto closing = [](const auto& entry) { return entry.second.closing; };
-  if (std::any_of(loads_.begin(), loads_.end(), closing)) return nullptr;
-  const Waits waits{.engine_us = wanted.engine_wait_us, .storage_us = times_.AheadUs(now)};
-  const absl::Duration patience = wanted.time_allowed / 4;
-  const auto stored =
-      InTime(hashes.subspan(here, end - here),
-             absl::ToDoubleMicroseconds(patience / kPatienceFactor) - waits.storage_us, now);
-  const int64_t count = Paying(static_cast<int64_t>(here), stored, waits, now);
-  if (count == 0) return nullptr;
-  Load load;
-  load.before = pool.MatchBlocks(hashes.subspan(0, here));
-  // With these pinned: room for the rest of the prompt, read or computed.
-  if (pool.counts().available() < std::max(wanted.blocks - static_cast<int64_t>(here), count) ||
-      !pool.ReserveSlots(count)) {
-    Unpin(load.before);
-    return nullptr;
-  }
-  const std::vector<BlockId> blocks = *pool.Allocate(count);
-  pool.AddSlots(blocks);
-  for (size_t i = 0; i < blocks.size(); ++i) load.blocks.emplace_back(hashes[here + i], blocks[i]);
-  const StorageTimes::Blocks by_tier = ByTier(stored.first(static_cast<size_t>(count)));
-  const absl::Duration predicted =
-      absl::Microseconds(waits.storage_us + times_.ReadUs(by_tier, now));
-  load.give_up = now + std::min(patience, std::max(kLoadTimeMin, kPatienceFactor * predicted));
-  const storage::LoadId id(next_load_++);
-  for (const auto& [hash, block] : load.blocks) loading_.emplace(hash, id);
-  times_.OnLoad(id, by_tier, now);
-  ledger_.Store(storage::LoadBlocks{.load = id, .blocks = load.blocks});
-  return &loads_.emplace(id, std::move(load)).first->second;
-}
-
-StoredBlocks::Load* StoredBlocks::BeginPrompt(const SequenceInput& input,
-                                              absl::Duration time_allowed, absl::Time now) {
-  if (stored_.empty() || input.prompt_logprobs.has_value()) return nullptr;
-  const kv::BlockLayout& layout = scheduler_.spec().layout;
-  const auto prompt = static_cast<int64_t>(input.prompt.size());
-  std::vector<kv::BlockHash> hashes = scheduler_.HashesOf(input);
-  // At least the last token is computed, so that there is a row to sample from.
-  const int64_t useful = std::min<int64_t>(std::ssize(hashes), (prompt - 1) / layout.block_tokens);
-  hashes.resize(static_cast<size_t>(std::max<int64_t>(useful, 0)));
-  return Begin(hashes,
-               {.blocks = layout.BlocksFor(prompt),
-                .time_allowed = time_allowed,
-                .engine_wait_us = EngineWaitUs(prompt)},
-               now);
-}
-
 bool StoredBlocks::Hold(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
                         absl::Duration time_allowed, absl::Time now) {
   Load* load = BeginPrompt(input, time_allowed, now);
@@ -236,10 +123,22 @@ void StoredBlocks::Resume(absl::Time now) {
     // Those behind it wait until it has its blocks.
     if (blocks > scheduler_.block_counts().available()) return;
     Load* load = Begin(scheduler_.HashesToResume(id),
-                       {.blocks = blocks, .time_allowed = 4 * kLoadTimeMin}, now);
+                       {.blocks = blocks, .time_allowed = 4 * kLoadTimeMax}, now);
     if (load == nullptr) continue;
     load->resumed.push_back(id);
     scheduler_.SetAwaited(id, true);
+  }
+}
+
+void StoredBlocks::Cancel(storage::LoadId id, Load& load) {
+  if (!std::exchange(load.cancelled, true)) ledger_.Store(storage::CancelLoad{.load = id});
+}
+
+void StoredBlocks::CancelUnwanted() {
+  for (auto& [id, load] : loads_) {
+    std::erase_if(load.resumed,
+                  [&](SequenceId resumed) { return scheduler_.Find(resumed) == nullptr; });
+    if (load.waiting.empty() && load.resumed.empty()) Cancel(id, load);
   }
 }
 
@@ -292,6 +191,8 @@ std::vector<StoredBlocks::Ready> StoredBlocks::OnTick(absl::Time now) {
   for (auto& [id, load] : loads_) {
     if (load.closing || load.give_up > now) continue;
     load.closing = true;
+    gave_up_ = true;
+    Cancel(id, load);
     for (const auto& [hash, block] : load.blocks) {
       loading_.erase(hash);
       scheduler_.pool().Quarantine(block);
@@ -319,6 +220,7 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
   counters.set_blocks_damaged(counters.blocks_damaged() + event.damaged);
   OnChanged(event.changed);
   times_.Handle(event, now);
+  if (!absl::IsCancelled(event.status)) gave_up_ = false;
   const int64_t block_bytes = scheduler_.spec().layout.block_bytes();
   for (const storage::StoreTier tier : storage::kStoreTiers) {
     const storage::Copied& read = event.read[tier];
@@ -391,6 +293,7 @@ void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
   saving_.erase(saving);
   OnChanged(event.changed);
   times_.Handle(event, now);
+  gave_up_ = false;
   for (const storage::StoreTier tier : storage::kStoreTiers) OnSaveEnded(tier, event, now);
   if (Writable().empty()) candidates_.clear();
   if (wrong) {
@@ -433,6 +336,7 @@ StoredBlocks::Changes StoredBlocks::Take(kv::BlockEvents events) {
     changes.memory = std::move(events);
     return changes;
   }
+  CancelUnwanted();
   for (const kv::BlockHash& hash : events.wrong) {
     if (const auto saving = saving_.find(hash); saving != saving_.end()) saving->second = true;
     if (!stored_.contains(hash)) continue;

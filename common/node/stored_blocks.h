@@ -5,7 +5,10 @@
 //
 //   save    sealed ─▶ candidate ─SaveBlock─▶ saving ─BlockSaved─▶ stored, or not
 //   load    Hold ─▶ loading ─BlocksLoaded─▶ prefix cache; the command comes back
-//                      └─ too long, abort ─▶ closing (quarantined) ─BlocksLoaded─▶ free
+//                      └─ too long ─▶ closing (quarantined) ─BlocksLoaded─▶ free
+//
+// A load that took too long, or for which nobody waits any more, is cancelled: if the storage has
+// not begun it, its blocks are free at once.
 //
 // A preempted sequence gets its blocks back in the same way (Resume): when there is room for all of
 // it, and before it takes any. Preempting it costs nothing, because its blocks were copied before.
@@ -47,10 +50,9 @@ class StoredBlocks {
   static constexpr size_t kSavesMax = 8;    // at a time
   static constexpr size_t kLoadsMax = 64;   // at a time; more prompts compute what they lack
   static constexpr size_t kResumedMax = 4;  // preempted sequences that are looked at for a plan
-  // A load is given up when it takes this, or kPatienceFactor times what was predicted, if that is
-  // longer; in any case after a quarter of its prompt's time. A load of which that is predicted
-  // does not begin: it brings fewer blocks.
-  static constexpr absl::Duration kLoadTimeMin = absl::Seconds(2);
+  // A load that takes longer, or a quarter of its prompt's time, is given up. It brings only what
+  // is predicted to be there in kPatienceFactor times less; the next load brings more.
+  static constexpr absl::Duration kLoadTimeMax = absl::Seconds(2);
   static constexpr int kPatienceFactor = 2;
   // After a save failed: for how long nothing is saved.
   static constexpr absl::Duration kPause = absl::Seconds(30);
@@ -119,6 +121,7 @@ class StoredBlocks {
     std::vector<BlockId> before;               // in memory already, pinned
     std::vector<storage::HashedBlock> blocks;  // to be read
     bool closing = false;                      // given up: quarantined
+    bool cancelled = false;                    // the storage was told so
   };
   // What a load is for.
   struct Wanted {
@@ -158,6 +161,11 @@ class StoredBlocks {
   static void Wait(Load& load, Ready command, absl::Time now);
   // Appends the load's commands to `ready`, with the time that is left to each.
   static void TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready);
+  void Cancel(storage::LoadId id, Load& load);
+  // Cancels the loads for which nobody waits any more.
+  void CancelUnwanted();
+  // Whether the storage has not answered since a load took too long: it gets no more of them.
+  bool hangs() const;
   // The preempted sequences that waited for it may take blocks.
   void EndResume(Load& load);
   void Unpin(const std::vector<BlockId>& blocks);
@@ -193,6 +201,7 @@ class StoredBlocks {
   storage::PerTier<Tier> by_tier_;
   StorageTimes times_;
   uint64_t next_load_ = 1;
+  bool gave_up_ = false;  // a load, since the storage last carried out a command
 };
 
 }  // namespace tandem::node

@@ -1,7 +1,8 @@
 // The seam between a node's core and its storage for KV blocks that memory has no room for: the
 // core decides and gives commands, a thread (storage_service.h) or the simulator carries them out
 // and answers with events. Each save and each load has exactly one event. Saves and forgets are
-// carried out in their order; loads may go before them.
+// carried out in their order; loads may go before them. Loads are carried out in their order, but
+// for those that are cancelled before they begin.
 //
 // Thread safety: plain values.
 #pragma once
@@ -45,7 +46,13 @@ struct LoadBlocks {
 struct ForgetBlock {
   kv::BlockHash hash;
 };
-using StorageCommand = std::variant<SaveBlock, LoadBlocks, ForgetBlock>;
+// Nobody wants this load any more. If it has not begun, it never does: its event comes at once,
+// with the status kCancelled, and nothing writes its blocks after that. If it has begun, or ended,
+// this has no effect: its event is that of any load. No event of its own.
+struct CancelLoad {
+  LoadId load;
+};
+using StorageCommand = std::variant<SaveBlock, LoadBlocks, ForgetBlock, CancelLoad>;
 
 // Where a block lies now, after a command for others changed that; nowhere: it is stored no more.
 struct BlockPlace {
@@ -66,6 +73,7 @@ struct BlockSaved {
 };
 struct BlocksLoaded {
   LoadId load;
+  absl::Status status;          // kCancelled: it never began, and the rest is empty; otherwise OK
   int64_t loaded = 0;           // blocks at the beginning whose bytes are there, verified
   std::vector<StoreTier> from;  // of each of these: the tier that it was read from
   // Blocks of this load that came from a slower tier and lie in a faster one now, what made room
@@ -76,5 +84,10 @@ struct BlocksLoaded {
   PerTier<Copied> read;
 };
 using StorageEvent = std::variant<BlockSaved, BlocksLoaded>;
+
+// The event of a load that was cancelled before it began.
+inline BlocksLoaded Cancelled(LoadId load) {
+  return {.load = load, .status = absl::CancelledError("the load was cancelled before it began")};
+}
 
 }  // namespace tandem::storage

@@ -1,5 +1,7 @@
 #include "common/storage/storage_service.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -19,36 +21,59 @@ StorageService::StorageService(std::unique_ptr<BlockTiers> tiers, kv::BlockArena
 }
 
 StorageService::~StorageService() {
-  inbox_.Close();
+  {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  arrived_command_.SignalAll();
   thread_.Join();
 }
 
-void StorageService::Submit(StorageCommand command) {
-  ++backlog_;
-  TANDEM_CHECK(inbox_.TryPush(std::move(command)) || inbox_.closed(), "more than ", kCommandsMax,
-               " storage commands at a time");
+std::optional<StorageEvent> StorageService::Submit(StorageCommand command) {
+  if (const auto* cancel = std::get_if<CancelLoad>(&command)) return Cancel(cancel->load);
+  {
+    absl::MutexLock lock(&mutex_);
+    TANDEM_CHECK(std::ssize(loads_) + std::ssize(others_) < kCommandsMax, "more than ",
+                 kCommandsMax, " storage commands at a time");
+    ++backlog_;
+    if (auto* load = std::get_if<LoadBlocks>(&command))
+      loads_.push_back(std::move(*load));
+    else
+      others_.push_back(std::move(command));
+  }
+  arrived_command_.Signal();
+  return std::nullopt;
+}
+
+std::optional<StorageEvent> StorageService::Cancel(LoadId load) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = std::find_if(loads_.begin(), loads_.end(),
+                               [load](const LoadBlocks& each) { return each.load == load; });
+  if (it == loads_.end()) return std::nullopt;
+  loads_.erase(it);
+  --backlog_;
+  return Cancelled(load);
+}
+
+std::optional<StorageCommand> StorageService::Next() {
+  absl::MutexLock lock(&mutex_);
+  while (!HasWork()) arrived_command_.Wait(&mutex_);
+  if (closed_) return std::nullopt;
+  std::optional<StorageCommand> next;
+  if (!loads_.empty()) {
+    next = std::move(loads_.front());
+    loads_.pop_front();
+  } else {
+    next = std::move(others_.front());
+    others_.pop_front();
+  }
+  return next;
 }
 
 void StorageService::Run() {
-  while (true) {
-    const bool idle = loads_.empty() && others_.empty();
-    for (StorageCommand& command :
-         inbox_.PopAll(idle ? absl::InfiniteDuration() : absl::ZeroDuration())) {
-      if (auto* load = std::get_if<LoadBlocks>(&command))
-        loads_.push_back(std::move(*load));
-      else
-        others_.push_back(std::move(command));
-    }
-    if (inbox_.closed()) return;
-    if (!loads_.empty()) {
-      Handle(loads_.front());
-      loads_.pop_front();
-      --backlog_;
-    } else if (!others_.empty()) {
-      std::visit([this](const auto& each) { Handle(each); }, others_.front());
-      others_.pop_front();
-      --backlog_;
-    }
+  while (const std::optional<StorageCommand> command = Next()) {
+    std::visit([this](const auto& each) { Handle(each); }, *command);
+    --backlog_;
   }
 }
 

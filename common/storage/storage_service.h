@@ -1,6 +1,7 @@
 // The thread that carries out a core's storage commands on its BlockTiers.
 //
-// Loads go before saves: a prompt waits for a load, and no request waits for a save.
+// Loads go before saves: a prompt waits for a load, and no request waits for a save. A load that
+// the thread has not begun can be cancelled, also while the thread hangs in another command.
 // Thread safety: any thread calls Submit; `sink` is called on the storage thread. The owner alone
 // destroys it.
 // Owner: NodeRuntime.
@@ -10,10 +11,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "common/base/bounded_queue.h"
+#include "common/base/steady_cond_var.h"
 #include "common/kv/block_arena.h"
 #include "common/runtime/thread.h"
 #include "common/storage/block_storage.h"
@@ -36,26 +40,38 @@ class StorageService {
   // Ends the command that runs; those that wait have no event.
   ~StorageService();
 
-  // REQUIRES: fewer than kCommandsMax commands without an event.
-  void Submit(StorageCommand command);
+  // Never waits for the thread. The event of a load that the command cancels is returned, instead
+  // of going to `sink`: it does not wait for the command that runs. After it the thread does not
+  // touch the load's blocks. REQUIRES: fewer than kCommandsMax commands without an event.
+  std::optional<StorageEvent> Submit(StorageCommand command);
   // Commands that wait for the storage thread, or that it carries out.
   int64_t backlog() const { return backlog_; }
 
  private:
   void Run();
+  // Takes the next command, which from then on cannot be cancelled; waits for one. nullopt: the
+  // service ends.
+  std::optional<StorageCommand> Next();
+  std::optional<StorageEvent> Cancel(LoadId load);
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return closed_ || !loads_.empty() || !others_.empty();
+  }
   void Handle(const SaveBlock& command);
   void Handle(const LoadBlocks& command);
   void Handle(const ForgetBlock& command) { tiers_->Forget(command); }
+  void Handle(const CancelLoad&) {}  // never waits
 
   const std::unique_ptr<BlockTiers> tiers_;  // storage thread
   kv::BlockArena& arena_;
   Arrived arrived_;                              // storage thread
   absl::AnyInvocable<void(StorageEvent)> sink_;  // storage thread
-  BoundedQueue<StorageCommand> inbox_{kCommandsMax};
   std::atomic<int64_t> backlog_{0};
-  // Bound: kCommandsMax.
-  std::deque<LoadBlocks> loads_;       // storage thread
-  std::deque<StorageCommand> others_;  // storage thread
+  mutable absl::Mutex mutex_;
+  SteadyCondVar arrived_command_;
+  // Bound: kCommandsMax, for both. What the thread has not begun.
+  std::deque<LoadBlocks> loads_ ABSL_GUARDED_BY(mutex_);
+  std::deque<StorageCommand> others_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;
 };
 

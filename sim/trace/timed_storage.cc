@@ -1,5 +1,6 @@
 #include "sim/trace/timed_storage.h"
 
+#include <algorithm>
 #include <list>
 #include <utility>
 #include <variant>
@@ -87,9 +88,20 @@ std::unique_ptr<storage::BlockStore> TimedStorage::Tier(const TimedTier& tier) {
 }
 
 void TimedStorage::Submit(storage::StorageCommand command) {
+  if (const auto* cancel = std::get_if<storage::CancelLoad>(&command)) return Cancel(cancel->load);
   (std::holds_alternative<storage::LoadBlocks>(command) ? loads_ : others_)
       .push_back(std::move(command));
   Run();
+}
+
+void TimedStorage::Cancel(storage::LoadId load) {
+  const auto it = std::find_if(loads_.begin(), loads_.end(), [load](const auto& command) {
+    return std::get<storage::LoadBlocks>(command).load == load;
+  });
+  if (it == loads_.end()) return;
+  loads_.erase(it);
+  site_.process.Post(absl::ZeroDuration(),
+                     [this, load] { site_.on_event(storage::Cancelled(load)); });
 }
 
 void TimedStorage::Run() {

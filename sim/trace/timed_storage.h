@@ -57,6 +57,8 @@ class TimedStorage final : public NodeStorage {
 
   TimedStorage(const TimedStorageOptions& options, int64_t num_blocks, StorageSite site);
   std::unique_ptr<storage::BlockStore> Tier(const TimedTier& tier);
+  // If the load has not begun.
+  void Cancel(storage::LoadId load);
   // Begins the next command, if none runs.
   void Run();
   std::optional<storage::StorageEvent> Handle(const storage::StorageCommand& command);

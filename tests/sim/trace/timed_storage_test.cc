@@ -117,6 +117,25 @@ TEST_F(TimedStorageTest, LoadsGoBeforeTheSavesThatWait) {
   EXPECT_EQ(events_.size(), 5u);
 }
 
+TEST_F(TimedStorageTest, ALoadThatHasNotBegunIsCancelledAtOnce) {
+  const auto storage = Make(0, 4);
+  storage->Submit(Save(1));
+  Pass(absl::Seconds(1));
+  storage->Submit(Load({1}));
+  storage->Submit(Load({2}));
+  storage->Submit(storage::CancelLoad{.load = storage::LoadId(1)});
+  storage->Submit(storage::CancelLoad{.load = storage::LoadId(2)});
+  Pass(absl::Microseconds(1));
+  ASSERT_EQ(events_.size(), 2u);
+  EXPECT_EQ(EventAt<BlocksLoaded>(1).load, storage::LoadId(2));
+  EXPECT_TRUE(absl::IsCancelled(EventAt<BlocksLoaded>(1).status));
+  Pass(absl::Seconds(1));
+  ASSERT_EQ(events_.size(), 3u);
+  EXPECT_EQ(EventAt<BlocksLoaded>(2).load, storage::LoadId(1)) << "it had begun";
+  EXPECT_TRUE(EventAt<BlocksLoaded>(2).status.ok());
+  EXPECT_EQ(EventAt<BlocksLoaded>(2).loaded, 1);
+}
+
 TEST_F(TimedStorageTest, WhatWasForgottenIsNotFound) {
   const auto storage = Make(0, 4);
   storage->Submit(Save(1));

@@ -88,7 +88,7 @@ TEST_F(PreemptedTest, AStorageThatHangsCostsItsPatienceOnly) {
   const storage::StorageCommand load = pending_[0];
   pending_.clear();
   EXPECT_FALSE(StepOnce());
-  now_ += node::StoredBlocks::kLoadTimeMin + absl::Seconds(1);
+  now_ += node::StoredBlocks::kLoadTimeMax + absl::Seconds(1);
   core_->OnTick(now_);
   while (StepOnce()) ServeSaves();
   EXPECT_EQ(TokensOf("b").size(), 60u);

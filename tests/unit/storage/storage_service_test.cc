@@ -1,5 +1,6 @@
 // Goal: blocks that are read back are brought to where an engine reads them before the node hears
-// of them, and only those that were read.
+// of them, and only those that were read. A load that has not begun can be cancelled, whatever the
+// thread does meanwhile; one that has begun is carried out.
 #include "common/storage/storage_service.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "common/base/bounded_queue.h"
 #include "common/storage/block_file.h"
 #include "tests/testing/status_matchers.h"
@@ -37,6 +39,10 @@ class StorageServiceTest : public ::testing::Test {
         std::make_unique<BlockTiers>(std::move(file), nullptr, RealClock()), *arena_,
         [this](absl::Span<const BlockId> blocks) {
           brought_.assign(blocks.begin(), blocks.end());
+          if (hangs_) {
+            begun_.Notify();
+            goes_on_.WaitForNotification();
+          }
           EXPECT_EQ(events_.size(), size_t{0}) << "the event came first";
         },
         [this](StorageEvent event) { events_.Push(std::move(event)); });
@@ -45,6 +51,9 @@ class StorageServiceTest : public ::testing::Test {
 
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<BlockId> brought_;  // by the last load
+  // The thread stops in a load from `begun_` to `goes_on_`.
+  bool hangs_ = false;
+  absl::Notification begun_, goes_on_;
   BoundedQueue<StorageEvent> events_{16};
   std::unique_ptr<StorageService> service_;
 };
@@ -69,6 +78,36 @@ TEST_F(StorageServiceTest, BringsWhatItReadBeforeItSaysSo) {
   service_->Submit(LoadBlocks{LoadId(2), {{Hash(3), BlockId(2)}}});
   EXPECT_EQ(std::get<BlocksLoaded>(Next()).loaded, 0);
   EXPECT_THAT(brought_, IsEmpty());
+}
+
+TEST_F(StorageServiceTest, ALoadThatHasNotBegunIsCancelledWhileTheThreadHangs) {
+  service_->Submit(SaveBlock{{Hash(1), BlockId(1)}});
+  Next();
+  std::memset(arena_->Block(0, BlockId(6)).data(), 3, 640);
+  hangs_ = true;
+  service_->Submit(LoadBlocks{LoadId(1), {{Hash(1), BlockId(5)}}});
+  begun_.WaitForNotification();
+  service_->Submit(LoadBlocks{LoadId(2), {{Hash(1), BlockId(6)}}});
+  service_->Submit(SaveBlock{{Hash(2), BlockId(7)}});
+  EXPECT_EQ(service_->backlog(), 3);
+  EXPECT_FALSE(service_->Submit(CancelLoad{LoadId(1)}).has_value()) << "it has begun";
+  const auto event = service_->Submit(CancelLoad{LoadId(2)});
+  ASSERT_TRUE(event.has_value());
+  const auto& cancelled = std::get<BlocksLoaded>(*event);
+  EXPECT_EQ(cancelled.load, LoadId(2));
+  EXPECT_TRUE(absl::IsCancelled(cancelled.status));
+  EXPECT_EQ(cancelled.loaded, 0);
+  EXPECT_EQ(service_->backlog(), 2);
+  EXPECT_FALSE(service_->Submit(CancelLoad{LoadId(2)}).has_value()) << "it is gone";
+  hangs_ = false;
+  goes_on_.Notify();
+  const auto first = std::get<BlocksLoaded>(Next());
+  EXPECT_EQ(first.load, LoadId(1));
+  EXPECT_OK(first.status);
+  EXPECT_EQ(first.loaded, 1);
+  EXPECT_EQ(std::get<BlockSaved>(Next()).block.first, Hash(2));
+  EXPECT_EQ(arena_->Block(0, BlockId(6))[9], std::byte{3}) << "nothing was read there";
+  EXPECT_FALSE(service_->Submit(CancelLoad{LoadId(1)}).has_value()) << "it has ended";
 }
 
 }  // namespace

@@ -1,0 +1,125 @@
+// Which loads begin, and how much each brings: implements these members of StoredBlocks
+// (common/node/stored_blocks.h).
+#include <algorithm>
+#include <utility>
+
+#include "common/node/stored_blocks.h"
+
+namespace tandem::node {
+
+bool StoredBlocks::Pays(int64_t first_block, const StorageTimes::Blocks& blocks, const Waits& waits,
+                        absl::Time now) const {
+  const kv::BlockLayout& layout = scheduler_.spec().layout;
+  cost::StepShape shape;
+  shape.Add(first_block * layout.block_tokens, (blocks.host + blocks.disk) * layout.block_tokens,
+            /*sample=*/false);
+  const cost::StepPrediction computing = scheduler_.meter().cost().Predict(shape);
+  return waits.storage_us + times_.ReadUs(blocks, now) <=
+         waits.engine_us + computing.us + computing.error_us;
+}
+
+absl::Span<const kv::BlockHash> StoredBlocks::InTime(absl::Span<const kv::BlockHash> hashes,
+                                                     double time_us, absl::Time now) const {
+  StorageTimes::Blocks blocks;
+  size_t count = 0;
+  while (count < hashes.size()) {
+    ++blocks[TiersOf(hashes[count]).fastest()];
+    if (times_.ReadUs(blocks, now) > time_us) break;
+    ++count;
+  }
+  return hashes.first(count);
+}
+
+int64_t StoredBlocks::Paying(int64_t first_block, absl::Span<const kv::BlockHash> hashes,
+                             const Waits& waits, absl::Time now) const {
+  if (hashes.empty()) return 0;
+  const storage::StoreTier first = TiersOf(hashes.front()).fastest();
+  const StorageTimes::Blocks all = ByTier(hashes);
+  StorageTimes::Blocks alike;
+  for (const kv::BlockHash& hash : hashes) {
+    if (TiersOf(hash).fastest() != first) break;
+    ++alike[first];
+  }
+  if (Pays(first_block, all, waits, now)) return std::ssize(hashes);
+  return alike[first] < std::ssize(hashes) && Pays(first_block, alike, waits, now) ? alike[first]
+                                                                                   : 0;
+}
+
+StorageTimes::Blocks StoredBlocks::ByTier(absl::Span<const kv::BlockHash> hashes) const {
+  StorageTimes::Blocks blocks;
+  for (const kv::BlockHash& hash : hashes) ++blocks[TiersOf(hash).fastest()];
+  return blocks;
+}
+
+double StoredBlocks::EngineWaitUs(int64_t prompt_tokens) const {
+  // A row of a prompt attends to half of it, on average; others' prompts are taken to be as long.
+  const int64_t rows = scheduler_.prefill_tokens_waiting();
+  if (rows == 0 || scheduler_.meter().cost().samples() == 0) return 0;
+  return scheduler_.meter()
+      .cost()
+      .Predict({.prompt_rows = rows, .prompt_attended = rows * (prompt_tokens / 2)})
+      .us;
+}
+
+StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
+                                        const Wanted& wanted, absl::Time now) {
+  kv::BlockPool& pool = scheduler_.pool();
+  const auto here = static_cast<size_t>(pool.MatchLength(hashes));
+  if (here == hashes.size()) return nullptr;
+  if (const auto it = loading_.find(hashes[here]); it != loading_.end())
+    return &loads_.at(it->second);
+  size_t end = here;
+  while (end < hashes.size() && stored_.contains(hashes[end]) && !loading_.contains(hashes[end]))
+    ++end;
+  if (end == here || loads_.size() >= kLoadsMax) return nullptr;
+  if (hangs()) return nullptr;
+  const Waits waits{.engine_us = wanted.engine_wait_us, .storage_us = times_.AheadUs(now)};
+  const absl::Duration patience = std::min(wanted.time_allowed / 4, kLoadTimeMax);
+  const auto stored =
+      InTime(hashes.subspan(here, end - here),
+             absl::ToDoubleMicroseconds(patience / kPatienceFactor) - waits.storage_us, now);
+  const int64_t count = Paying(static_cast<int64_t>(here), stored, waits, now);
+  if (count == 0) return nullptr;
+  Load load;
+  load.before = pool.MatchBlocks(hashes.subspan(0, here));
+  // With these pinned: room for the rest of the prompt, read or computed.
+  if (pool.counts().available() < std::max(wanted.blocks - static_cast<int64_t>(here), count) ||
+      !pool.ReserveSlots(count)) {
+    Unpin(load.before);
+    return nullptr;
+  }
+  const std::vector<BlockId> blocks = *pool.Allocate(count);
+  pool.AddSlots(blocks);
+  for (size_t i = 0; i < blocks.size(); ++i) load.blocks.emplace_back(hashes[here + i], blocks[i]);
+  load.give_up = now + patience;
+  const storage::LoadId id(next_load_++);
+  for (const auto& [hash, block] : load.blocks) loading_.emplace(hash, id);
+  times_.OnLoad(id, ByTier(stored.first(static_cast<size_t>(count))), now);
+  ledger_.Store(storage::LoadBlocks{.load = id, .blocks = load.blocks});
+  return &loads_.emplace(id, std::move(load)).first->second;
+}
+
+StoredBlocks::Load* StoredBlocks::BeginPrompt(const SequenceInput& input,
+                                              absl::Duration time_allowed, absl::Time now) {
+  if (stored_.empty() || input.prompt_logprobs.has_value()) return nullptr;
+  const kv::BlockLayout& layout = scheduler_.spec().layout;
+  const auto prompt = static_cast<int64_t>(input.prompt.size());
+  std::vector<kv::BlockHash> hashes = scheduler_.HashesOf(input);
+  // At least the last token is computed, so that there is a row to sample from.
+  const int64_t useful = std::min<int64_t>(std::ssize(hashes), (prompt - 1) / layout.block_tokens);
+  hashes.resize(static_cast<size_t>(std::max<int64_t>(useful, 0)));
+  return Begin(hashes,
+               {.blocks = layout.BlocksFor(prompt),
+                .time_allowed = time_allowed,
+                .engine_wait_us = EngineWaitUs(prompt)},
+               now);
+}
+
+bool StoredBlocks::hangs() const {
+  const auto closing = [](const auto& entry) { return entry.second.closing; };
+  // A cancelled load leaves at once; what kept it from beginning does not.
+  return (gave_up_ && !(loads_.empty() && saving_.empty())) ||
+         std::any_of(loads_.begin(), loads_.end(), closing);
+}
+
+}  // namespace tandem::node
