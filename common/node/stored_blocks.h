@@ -7,15 +7,15 @@
 //   load    Hold ─▶ loading ─BlocksLoaded─▶ prefix cache; the command comes back
 //                      └─ too long ─▶ closing (quarantined) ─BlocksLoaded─▶ free
 //
-// A load that took too long, or for which nobody waits any more, is cancelled: if the storage has
-// not begun it, its blocks are free at once.
+// A load that took too long, or for which no command or sequence waits any more, is cancelled: if
+// the storage has not begun it, its blocks are free at once.
 //
 // A preempted sequence gets its blocks back in the same way (Resume): when there is room for all of
 // it, and before it takes any. Preempting it costs nothing, because its blocks were copied before.
 //
-// Nothing here can fail a request: what cannot be read is computed. A load begins only if reading
-// is predicted to take less time than computing. What memory held under a hash that turned out to
-// be wrong is forgotten in storage as well.
+// Nothing here can fail a request: what cannot be read is computed. A load begins only if its
+// blocks are predicted to be there sooner than computed ones, with what is ahead of either. What
+// memory held under a hash that turned out to be wrong is forgotten in storage as well.
 //
 // Routers hear of a block once, wherever it lies: of the fastest tier that has it. It is removed
 // for them when neither memory nor storage has it.
@@ -162,7 +162,7 @@ class StoredBlocks {
   // Appends the load's commands to `ready`, with the time that is left to each.
   static void TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready);
   void Cancel(storage::LoadId id, Load& load);
-  // Cancels the loads for which nobody waits any more.
+  // Cancels the loads for which no command or sequence waits any more.
   void CancelUnwanted();
   // Whether the storage has not answered since a load took too long: it gets no more of them.
   bool hangs() const;

@@ -46,7 +46,7 @@ struct LoadBlocks {
 struct ForgetBlock {
   kv::BlockHash hash;
 };
-// Nobody wants this load any more. If it has not begun, it never does: its event comes at once,
+// The node wants this load no more. If it has not begun, it never does: its event comes at once,
 // with the status kCancelled, and nothing writes its blocks after that. If it has begun, or ended,
 // this has no effect: its event is that of any load. No event of its own.
 struct CancelLoad {
