@@ -162,7 +162,11 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
     const bool whole = granted == loan.units.size() &&
                        answer.held_blocks() >= blocks.end - blocks.first && old != loans_.end() &&
                        old->second.units == loan.units;
-    if (!whole) return Drop(it, "its creditor does not hold all of the units");
+    if (!whole) {
+      return Drop(it, absl::StrCat("its creditor grants ", answer.units(), " of ",
+                                   loan.units.size(), " units and holds ", answer.held_blocks(),
+                                   " of ", blocks.end - blocks.first, " blocks"));
+    }
     loan.state = State::kReady;
     return;
   }

@@ -136,8 +136,38 @@ void Lender::Serve(const lending::LoanKey& key, const Loan& loan, int32_t first_
       .key = key, .units = {first_unit, first_unit + units}, .blocks = loan.blocks});
 }
 
+std::optional<LeaseId> Lender::Bringing(absl::Span<const kv::BlockHash> hashes) const {
+  if (by_lease_.empty()) return std::nullopt;
+  const auto missing = std::find_if(hashes.begin(), hashes.end(), [&](const kv::BlockHash& hash) {
+    return !scheduler_.pool().Find(hash).has_value();
+  });
+  if (missing == hashes.end()) return std::nullopt;
+  for (const auto& [lease, key] : by_lease_) {
+    const std::vector<kv::BlockHash>& filled = loans_.at(key).hashes;
+    if (std::find(filled.begin(), filled.end(), *missing) != filled.end()) return lease;
+  }
+  return std::nullopt;
+}
+
 void Lender::OnLendBlocks(RouterKey router, const v1::LendBlocks& command, bool indebted,
                           absl::Time now) {
+  Answer(router, command, indebted, /*may_wait=*/true, now);
+}
+
+void Lender::AnswerWaiting(bool indebted, absl::Time now) {
+  if (waiting_.empty()) return;
+  const auto waits = [&](const Question& question) {
+    return by_lease_.contains(question.lease) && now < question.until;
+  };
+  const auto due = std::stable_partition(waiting_.begin(), waiting_.end(), waits);
+  const std::vector<Question> answered(due, waiting_.end());
+  waiting_.erase(due, waiting_.end());
+  for (const Question& question : answered)
+    Answer(question.router, question.command, indebted, /*may_wait=*/false, now);
+}
+
+void Lender::Answer(RouterKey router, const v1::LendBlocks& command, bool indebted, bool may_wait,
+                    absl::Time now) {
   const lending::LoanKey key{
       {NodeId(command.debtor_node_id()), Incarnation(command.debtor_incarnation())},
       LoanId(command.loan())};
@@ -149,6 +179,11 @@ void Lender::OnLendBlocks(RouterKey router, const v1::LendBlocks& command, bool 
   const absl::Status fits = Check(command, key, indebted, std::ssize(*hashes));
   if (absl::IsResourceExhausted(fits)) MakeRoom(command.arrived_us(), now);
   if (!fits.ok()) return refuse(fits);
+  if (const auto lease = Bringing(*hashes);
+      may_wait && lease.has_value() && waiting_.size() < kWaitingMax) {
+    waiting_.push_back({router, command, *lease, now + kWaitMax});
+    return;
+  }
   const bool moves = !command.from_node_id().empty();
   absl::StatusOr<Loan> loan = Take(*std::move(hashes), /*whole=*/moves);
   if (!loan.ok()) {

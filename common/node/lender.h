@@ -10,9 +10,11 @@
 // the blocks have arrived and were verified.
 //
 // Blocks that this node holds already, as prefix cache or in its own sequences, are pinned and not
-// sent again. A loan's blocks become prefix cache when it ends. When this node's own sequences lack
-// blocks, it recalls loans, the youngest first, and ends them after a notice. The debtor moves a
-// recalled loan if it can, and computes the sequence again otherwise.
+// sent again. A question about blocks that are arriving for another loan is answered when they have
+// arrived: a decode node may ask for the units of a split prompt before this node's own threads
+// have told each other that they are here. A loan's blocks become prefix cache when it ends. When
+// this node's own sequences lack blocks, it recalls loans, the youngest first, and ends them after
+// a notice. The debtor moves a recalled loan if it can, and computes the sequence again otherwise.
 //
 // Two sequences that outgrow their nodes could keep each other from going on for ever. So the one
 // that came to its router first goes on: for it, this node holds back a sequence of its own that
@@ -48,6 +50,10 @@ class Lender {
   static constexpr absl::Duration kNotice = absl::Seconds(1);
   // How long the creditor that a loan leaves may take to send its blocks here.
   static constexpr absl::Duration kFetchTimeMax = absl::Seconds(1);
+  // Questions that wait for another loan's blocks, and for how long at most: routers ask another
+  // node soon after that (LoanBroker::kTimeMax).
+  static constexpr size_t kWaitingMax = 64;
+  static constexpr absl::Duration kWaitMax = absl::Seconds(1);
   // How long a sequence that gave way to another node's waits at least: that one asks again.
   static constexpr absl::Duration kHeldMin = absl::Seconds(1);
 
@@ -57,6 +63,8 @@ class Lender {
 
   // `indebted`: this node has borrowed itself.
   void OnLendBlocks(RouterKey router, const v1::LendBlocks& command, bool indebted, absl::Time now);
+  // Answers questions that have waited: call it before each plan.
+  void AnswerWaiting(bool indebted, absl::Time now);
   // Events of other leases and unknown loans have no effect.
   void Handle(const transfer::LeaseInstalled& event);
   void Handle(const transfer::LeaseFailed& event);
@@ -72,7 +80,7 @@ class Lender {
   // longer.
   void BeginDrain(absl::Time now, absl::Duration time_left);
 
-  bool idle() const { return loans_.empty() && draining_.empty(); }
+  bool idle() const { return loans_.empty() && draining_.empty() && waiting_.empty(); }
   int64_t leases() const { return static_cast<int64_t>(by_lease_.size() + draining_.size()); }
   int64_t blocks_lent() const { return std::ssize(lent_); }
 
@@ -103,6 +111,17 @@ class Lender {
     };
     std::optional<Offer> offer;
   };
+  struct Question {
+    RouterKey router;
+    v1::LendBlocks command;
+    LeaseId lease;  // that brings the first block which is not here
+    absl::Time until;
+  };
+  // The lease of another loan that brings the first of these blocks that is not here.
+  std::optional<LeaseId> Bringing(absl::Span<const kv::BlockHash> hashes) const;
+  // `may_wait`: for blocks that are arriving.
+  void Answer(RouterKey router, const v1::LendBlocks& command, bool indebted, bool may_wait,
+              absl::Time now);
   // OK if a loan can be taken on; otherwise why not.
   absl::Status Check(const v1::LendBlocks& command, const lending::LoanKey& key, bool indebted,
                      int64_t blocks) const;
@@ -135,6 +154,8 @@ class Lender {
   // Bound: kLoansMax.
   std::map<lending::LoanKey, Loan> loans_;
   std::map<LeaseId, lending::LoanKey> by_lease_;
+  // Bound: kWaitingMax.
+  std::vector<Question> waiting_;
   // Quarantined blocks of loans that ended while they were filled. Bound: lend_blocks_max blocks.
   std::map<LeaseId, std::vector<BlockId>> draining_;
   // How many loans each lent block belongs to. Bound: lend_blocks_max blocks.

@@ -54,6 +54,57 @@ TEST_F(LendingTest, ABlockOfTwoLoansCountsOnce) {
   EXPECT_EQ(core_->load().blocks_lent(), kLendable);
 }
 
+// A decode node that takes a split prompt over may ask before this core knows that the prefill
+// node's blocks have come.
+TEST_F(LendingTest, AQuestionAboutBlocksThatArriveWaitsForThem) {
+  for (const bool arrives : {true, false}) {
+    const v1::LoanOffered filling = Offered(Send(Lend(1, 3)));
+    v1::NodeCommand second = Lend(1, 3);
+    second.mutable_lend_blocks()->set_debtor_node_id("d8");
+    EXPECT_TRUE(Send(second).events.empty());
+    core_->PlanStep(now_);
+    EXPECT_TRUE(resources_->TakeActions().events.empty()) << "they have not come";
+    EXPECT_FALSE(core_->idle());
+    const LeaseId lease(filling.lease_id());
+    if (arrives) {
+      Send(transfer::LeaseInstalled{.lease = lease, .epoch = Epoch(1)});
+    } else {
+      Send(transfer::LeaseFailed{.lease = lease, .status = absl::UnavailableError("gone")});
+      Send(transfer::LeaseDrained{.lease = lease});
+    }
+    core_->PlanStep(now_);
+    const v1::LoanOffered offered = Offered(resources_->TakeActions());
+    EXPECT_EQ(offered.debtor_node_id(), "d8");
+    EXPECT_EQ(offered.held_blocks(), arrives ? 3 : 0);
+    const lending::LoanKey key{{NodeId("d8"), Incarnation(4)}, LoanId(1)};
+    Send(lending::LoanReturned{Key(1)});
+    Send(lending::LoanReturned{key});
+    if (!arrives) Send(transfer::LeaseDrained{.lease = LeaseId(offered.lease_id())});
+    EXPECT_TRUE(core_->idle());
+    // The next turn begins with an empty cache.
+    for (const kv::BlockHash& hash : Hashes(3, 1))
+      for (const BlockId block : resources_->scheduler().pool().MatchBlocks({&hash, 1})) {
+        resources_->scheduler().pool().Forget(block);
+        resources_->scheduler().pool().Unref(block);
+      }
+  }
+}
+
+// Bounds: a question does not wait for ever, nor do more than kWaitingMax.
+TEST_F(LendingTest, QuestionsWaitForABoundedTimeAndInABoundedNumber) {
+  Send(Lend(1, 3));
+  v1::NodeCommand other = Lend(1, 1);
+  for (size_t i = 0; i < node::Lender::kWaitingMax; ++i) {
+    other.mutable_lend_blocks()->set_debtor_node_id(absl::StrCat("e", i));
+    EXPECT_TRUE(Send(other).events.empty()) << i;
+  }
+  other.mutable_lend_blocks()->set_debtor_node_id("one more");
+  EXPECT_EQ(Offered(Send(other)).debtor_node_id(), "one more");
+  now_ += node::Lender::kWaitMax;
+  core_->PlanStep(now_);
+  EXPECT_EQ(resources_->TakeActions().events.size(), node::Lender::kWaitingMax);
+}
+
 TEST_F(LendingTest, LoansBeyondTheBoundsAreRefusedAndHoldNothing) {
   // Of more units than it may lend, it takes the first.
   const v1::LoanOffered part = Offered(Send(Lend(2, kLendable + 1)));
