@@ -313,8 +313,10 @@ void PrefillCore::FailSplitsLost() {
     if (found == by_sequence_.end() || !found->second->second.owner.has_value()) continue;
     // Rows of a step that lacked an answer may have been sent.
     const bool sent = found->second->second.opened;
-    Fail(found->second, absl::UnavailableError("a creditor of the prompt's beginning was lost"),
-         /*lease_stands=*/!sent);
+    Fail(
+        found->second,
+        absl::UnavailableError("no node keeps the prompt's beginning: none lends, or one was lost"),
+        /*lease_stands=*/!sent);
   }
 }
 
