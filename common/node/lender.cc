@@ -180,7 +180,8 @@ void Lender::Answer(RouterKey router, const v1::LendBlocks& command, bool indebt
   if (absl::IsResourceExhausted(fits)) MakeRoom(command.arrived_us(), now);
   if (!fits.ok()) return refuse(fits);
   if (const auto lease = Bringing(*hashes);
-      may_wait && lease.has_value() && waiting_.size() < kWaitingMax) {
+      may_wait && lease.has_value() && waiting_.size() < kWaitingMax &&
+      std::ssize(*hashes) <= scheduler_.block_counts().total) {
     waiting_.push_back({router, command, *lease, now + kWaitMax});
     return;
   }

@@ -154,7 +154,7 @@ class Lender {
   // Bound: kLoansMax.
   std::map<lending::LoanKey, Loan> loans_;
   std::map<LeaseId, lending::LoanKey> by_lease_;
-  // Bound: kWaitingMax.
+  // Bound: kWaitingMax, each about as many blocks as the pool has at most.
   std::vector<Question> waiting_;
   // Quarantined blocks of loans that ended while they were filled. Bound: lend_blocks_max blocks.
   std::map<LeaseId, std::vector<BlockId>> draining_;

@@ -12,12 +12,12 @@
 namespace tandem::router {
 
 struct PlacedWork {
-  double prompt_us = 0;  // until the first token, without waiting
+  double prompt_us = 0;  // of computing what the chosen node lacks of the prompt
   double token_us = 0;   // of each token, beside what the decode node runs now
 };
 
 // Of a prompt of `prompt_tokens` that was placed. Both figures are finite and greater than 0,
-// whatever nodes say of themselves: who is served never stays where its counter is.
+// whatever nodes say of themselves, so that each placement raises its tenant's counter.
 PlacedWork WorkOf(const Placement& placement, int64_t prompt_tokens, const Fleet& fleet);
 
 }  // namespace tandem::router

@@ -93,6 +93,9 @@ TEST_F(LendingTest, AQuestionAboutBlocksThatArriveWaitsForThem) {
 // Bounds: a question does not wait for ever, nor do more than kWaitingMax.
 TEST_F(LendingTest, QuestionsWaitForABoundedTimeAndInABoundedNumber) {
   Send(Lend(1, 3));
+  v1::NodeCommand large = Lend(1, static_cast<int>(core_->load().blocks_total()) + 1);
+  large.mutable_lend_blocks()->set_debtor_node_id("large");
+  EXPECT_EQ(Send(large).events.size(), 1u) << "a question about more blocks than there are";
   v1::NodeCommand other = Lend(1, 1);
   for (size_t i = 0; i < node::Lender::kWaitingMax; ++i) {
     other.mutable_lend_blocks()->set_debtor_node_id(absl::StrCat("e", i));
