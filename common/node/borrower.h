@@ -135,7 +135,10 @@ class Borrower {
   int64_t links_version() const { return costs_.version(); }
   // Their blocks.
   int64_t blocks_owed() const;
-  bool idle() const { return loans_.empty() && split_loans_kept_.empty() && home_.idle(); }
+  bool idle() const { return !indebted() && split_loans_kept_.empty(); }
+  // Whether this node has borrowed, or has asked for a loan. The loans of a split prompt whose end
+  // was sent do not count: nothing here waits for them, and they end by themselves.
+  bool indebted() const { return !loans_.empty() || !home_.idle(); }
   int64_t leases() const { return home_.leases(); }
   int64_t exports() const { return static_cast<int64_t>(by_export_.size()); }
 

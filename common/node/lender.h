@@ -61,7 +61,7 @@ class Lender {
   Lender(SequenceScheduler& scheduler, NodeLedger& ledger, int64_t lend_blocks_max)
       : scheduler_(scheduler), ledger_(ledger), lend_blocks_max_(lend_blocks_max) {}
 
-  // `indebted`: this node has borrowed itself.
+  // `indebted`: this node has borrowed itself (Borrower::indebted).
   void OnLendBlocks(RouterKey router, const v1::LendBlocks& command, bool indebted, absl::Time now);
   // Answers questions that have waited: call it before each plan.
   void AnswerWaiting(bool indebted, absl::Time now);

@@ -46,7 +46,7 @@ bool NodeResources::OnCommand(RouterKey router, const v1::NodeCommand& command, 
   if (command.has_adopt_blocks())
     prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
   else if (command.has_lend_blocks())
-    lender_.OnLendBlocks(router, command.lend_blocks(), !borrower_.idle(), now);
+    lender_.OnLendBlocks(router, command.lend_blocks(), borrower_.indebted(), now);
   else if (command.has_loan_answer())
     borrower_.OnAnswer(command.loan_answer(), now);
   else if (command.has_borrow_blocks())
@@ -133,7 +133,7 @@ void NodeResources::BeginDrain(absl::Time now, absl::Duration time_left) {
 
 absl::Span<const engine::SequenceSlice> NodeResources::PlanStep(absl::Time now) {
   stored_blocks_.Resume(now);
-  lender_.AnswerWaiting(!borrower_.idle(), now);
+  lender_.AnswerWaiting(borrower_.indebted(), now);
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
   scheduler_.meter().Start(scheduler_.planned_shape(), now);
   return slices;

@@ -236,7 +236,22 @@ class SplitPromptTest : public ::testing::Test {
       if (event.has_loan_wanted()) wanted_.push_back(event.loan_wanted());
       if (event.has_leg_failed()) failed_ = event.leg_failed();
       if (event.has_refused()) refused_ = event.refused();
+      if (event.has_loan_offered()) offered_ = event.loan_offered();
     }
+  }
+  // Another node asks this one for a loan.
+  static v1::NodeCommand LendOneUnit() {
+    kv::BlockHasher hasher{kv::BlockKey()};
+    const std::vector<TokenId> tokens(decode_node::kBlockTokens, 7);
+    v1::NodeCommand command;
+    v1::LendBlocks& lend = *command.mutable_lend_blocks();
+    lend.set_debtor_node_id("d9");
+    lend.set_debtor_incarnation(4);
+    lend.set_loan(1);
+    lend.set_units(1);
+    lend.set_hashes(kv::PackHashes(
+        hasher.Blocks(hasher.Salt("m", "n", ""), tokens, decode_node::kBlockTokens)));
+    return command;
   }
   void Answer() {
     for (const v1::LoanWanted& wanted : std::exchange(wanted_, {})) {
@@ -288,6 +303,7 @@ class SplitPromptTest : public ::testing::Test {
   std::optional<transfer::FinishExport> fin_;
   std::optional<v1::LegFailed> failed_;
   std::optional<v1::Refused> refused_;
+  std::optional<v1::LoanOffered> offered_;
 };
 
 TEST_F(SplitPromptTest, ThePromptsEndIsSentAndItsBeginningLent) {
@@ -315,6 +331,13 @@ TEST_F(SplitPromptTest, ThePromptsEndIsSentAndItsBeginningLent) {
   Take();
   EXPECT_EQ(returned_, 0);
   EXPECT_FALSE(core_->idle());
+  // What it only keeps is no debt, so it lends meanwhile.
+  Send(LendOneUnit());
+  ASSERT_TRUE(offered_.has_value());
+  EXPECT_OK(rpc::FromWire(offered_->status()));
+  EXPECT_EQ(offered_->units(), 1);
+  core_->OnLending(lending::LoanReturned{{{NodeId("d9"), Incarnation(4)}, LoanId(1)}}, now_);
+  core_->OnTransfer(transfer::LeaseDrained{.lease = LeaseId(offered_->lease_id())}, now_);
   now_ += node::Borrower::kSplitLoansKept;
   core_->OnTick(now_);
   Take();
