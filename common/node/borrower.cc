@@ -36,7 +36,7 @@ int64_t Borrower::LowWatermark() const {
 bool Borrower::IsAsked(SequenceId sequence) const {
   return std::any_of(loans_.begin(), loans_.end(), [&](const auto& loan) {
     return loan.second.sequence == sequence && loan.second.state != State::kUsed &&
-           !loan.second.replaces.has_value();
+           !loan.second.replaces.has_value() && !loan.second.regains;
   });
 }
 
@@ -57,7 +57,8 @@ void Borrower::Ask(absl::Time now) {
   int64_t available = scheduler_.block_counts().available();
   size_t unused = 0;
   for (const auto& [id, loan] : loans_) {
-    if (loan.state == State::kUsed || loan.replaces.has_value() || loan.taken_over) continue;
+    const bool makes_room = !loan.replaces.has_value() && !loan.taken_over && !loan.regains;
+    if (loan.state == State::kUsed || !makes_room) continue;
     ++unused;
     available += loan.units.size() * blocks_per_unit();
   }
@@ -123,9 +124,10 @@ void Borrower::SendWanted(LoanId id, const Loan& loan, absl::Time now) {
     if (it != avoid_.end()) ask.add_avoid_node_ids((it++)->first);
   }
   if (loan.taken_over) ask.set_prefer_node_id(loan.creditor.node.value());
-  if (loan.replaces.has_value() || loan.taken_over) {
+  ask.set_lost(loan.regains);
+  if (loan.replaces.has_value() || loan.taken_over || loan.regains) {
     const lending::CreditorAddress& from =
-        loan.taken_over ? loan.creditor : loans_.at(*loan.replaces).creditor;
+        loan.replaces.has_value() ? loans_.at(*loan.replaces).creditor : loan.creditor;
     ask.set_from_node_id(from.node.value());
     ask.set_from_incarnation(from.incarnation.value());
   }
@@ -141,6 +143,7 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
     loans_.erase(it);
     if (refused.replaces.has_value()) return OnNotReplaced(refused);
     if (refused.taken_over) return OnNotTakenOver(refused, LoanId(answer.loan()));
+    if (refused.regains) return OnNotRegained(refused);
     if (refused.planned) plan_ = {};  // the router plans again
     if (refused.of_split) OnSplitRefused(refused);
     ask_after_ = now + kAfterRefusal;
@@ -155,7 +158,9 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
   if (loan.of_split) split_refusals_ = 0;
   ledger_.Lend(lending::UseLoan{.loan = it->first, .creditor = loan.creditor});
   const int32_t granted = std::clamp(answer.units(), 1, loan.units.size());
-  if (loan.taken_over || loan.replaces.has_value()) {
+  // The others may be nowhere.
+  if (loan.regains) loan.units.end = loan.units.first + granted;
+  if (loan.regains || loan.taken_over || loan.replaces.has_value()) {
     // The units lie with another creditor: all or none.
     const OrdinalSpan blocks = BlocksOf(loan.units, scheduler_.spec());
     const auto old = loan.replaces.has_value() ? loans_.find(*loan.replaces) : it;
@@ -309,6 +314,7 @@ void Borrower::Drop(Loans::iterator it, const std::string& why) {
   loans_.erase(it);
   if (dropped.replaces.has_value()) OnNotReplaced(dropped);
   if (dropped.taken_over) OnNotTakenOver(dropped, id);
+  if (dropped.regains) OnNotRegained(dropped);
 }
 
 // ---- using
@@ -326,6 +332,10 @@ void Borrower::UseReady(absl::Time now) {
     }
     if (loan->second.taken_over) {
       UseTakenOver(loan);
+      continue;
+    }
+    if (loan->second.regains) {
+      UseRegained(loan);
       continue;
     }
     const Sequence* sequence = scheduler_.Find(loan->second.sequence);
@@ -357,8 +367,9 @@ void Borrower::ReturnEnded(absl::Time now) {
       ledger_.Lend(lending::ReturnLoan{.loan = id});
     if (it == loans_.end()) continue;
     ended_.emplace_back(id, std::move(it->second));
-    if (ended_.size() > kEndedKept) ended_.pop_front();
     loans_.erase(it);
+    AskForLost(ended_.back().second, now);
+    if (ended_.size() > kEndedKept) ended_.pop_front();
   }
 }
 
@@ -374,7 +385,7 @@ void Borrower::BeforeStep(absl::Time now) {
   BringHome(now);
   scheduler_.set_loan_expected(std::any_of(loans_.begin(), loans_.end(), [](const auto& loan) {
     return loan.second.state != State::kUsed && !loan.second.replaces.has_value() &&
-           !loan.second.taken_over;
+           !loan.second.taken_over && !loan.second.regains;
   }));
 }
 
@@ -385,7 +396,7 @@ void Borrower::OnTick(absl::Time now) {
   for (auto it = loans_.begin(); it != loans_.end();) {
     const auto loan = it++;
     if (loan->second.state == State::kUsed || loan->second.deadline > now) continue;
-    if (!loan->second.replaces.has_value() && !loan->second.taken_over)
+    if (!loan->second.replaces.has_value() && !loan->second.taken_over && !loan->second.regains)
       ask_after_ = now + kAfterRefusal;
     Drop(loan, "it took too long");
   }

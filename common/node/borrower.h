@@ -17,6 +17,9 @@
 // again. Without a recall, too, units come home when this node has had room for a while:
 // attention over them then needs no question.
 //
+// While the units of a lost loan are computed again, the borrower asks for a node that still holds
+// their blocks, as prefix cache: it lends them, or another node fetches them from it.
+//
 // A router may also ask for loans that the node does not need: requests wait, and there would be
 // room for them here (router/core/loan_planner.h). Such a plan holds for a short time; what was
 // lent for it does not come home at once.
@@ -30,7 +33,7 @@
 // Thread safety: none; the engine thread. Owner: NodeResources.
 // Invariants: a unit of a sequence lies here or with one creditor; the blocks of a loan that is
 // sent are pinned until the export ends; a sequence has at most one loan that is not used yet,
-// beside those that replace others; a loan moves once at a time.
+// beside those that replace others or regain lost units; a loan moves once at a time.
 #pragma once
 
 #include <algorithm>
@@ -58,6 +61,7 @@ class Borrower {
  public:
   static constexpr size_t kUnusedMax = 2;   // loans asked for, sent or ready, at a time
   static constexpr size_t kMovesMax = 4;    // likewise, of loans that replace others
+  static constexpr size_t kRegainsMax = 8;  // likewise, of loans of lost units
   static constexpr int32_t kUnitsMax = 16;  // of one loan; it ends with a group of so many units
   static constexpr size_t kEndedKept = 64;  // ended loans that are remembered, to blame by name
   static constexpr absl::Duration kAnswerTimeMax = absl::Seconds(2);
@@ -175,6 +179,8 @@ class Borrower {
     bool of_split = false;  // of a prompt that is computed for another node
     // Until it is used: `creditor` keeps the units for another node's loan, and is asked first.
     bool taken_over = false;
+    // Of lost units. Until it is granted, `creditor` is the one that has lost them.
+    bool regains = false;
     // Of a used one: its creditor wants its memory back; it cannot come home; another loan is to
     // replace it.
     bool recalled = false, cannot_come = false, is_replaced = false;
@@ -197,7 +203,8 @@ class Borrower {
   const Sequence* NextSplit() const;
   // A sequence whose lost units were computed again, and are to be lent now: loans follow them.
   const Sequence* NextRebuilt() const;
-  // Whether a loan for the sequence is not used yet, beside those that replace others.
+  // Whether a loan for the sequence is not used yet, beside those that replace others or regain
+  // lost units.
   bool IsAsked(SequenceId sequence) const;
   // Whether the units are the next that the sequence can lend.
   bool CanLend(const Sequence& sequence, const engine::UnitSpan& units) const;
@@ -237,6 +244,12 @@ class Borrower {
   // No creditor grants the loan that was to be taken over: its sequence is computed again.
   void OnNotTakenOver(const Loan& loan, LoanId id);
   void UseTakenOver(Loans::iterator it);
+  // Asks for another holder of a lost loan's units, if its sequence has kept the rest.
+  void AskForLost(const Loan& lost, absl::Time now);
+  // The units are lent again once they follow what the sequence has lent.
+  void UseRegained(Loans::iterator it);
+  // No other node holds them: they are computed again, or, where they cannot be, the sequence is.
+  void OnNotRegained(const Loan& loan);
   // Forgets a loan that is not used; its creditor hears of it if it has one.
   void Drop(Loans::iterator it, const std::string& why);
   void Unpin(Loan& loan);

@@ -172,6 +172,44 @@ const Sequence* Borrower::NextRebuilt() const {
   return nullptr;
 }
 
+void Borrower::AskForLost(const Loan& lost, absl::Time now) {
+  if (scheduler_.Find(lost.sequence) == nullptr ||
+      !scheduler_.AwaitsUnits(lost.sequence, lost.units))
+    return;
+  const auto asked = std::count_if(loans_.begin(), loans_.end(),
+                                   [](const auto& loan) { return loan.second.regains; });
+  Loan next{.sequence = lost.sequence,
+            .units = lost.units,
+            .deadline = now + kAnswerTimeMax,
+            .creditor = lost.creditor,
+            .regains = true};
+  if (routers_.empty() || asked >= int64_t{kRegainsMax}) return OnNotRegained(next);
+  const LoanId id(next_loan_++);
+  SendWanted(id, next, now);
+  loans_.emplace(id, std::move(next));
+}
+
+void Borrower::UseRegained(Loans::iterator it) {
+  Loan& loan = it->second;
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  if (sequence == nullptr || !scheduler_.AwaitsUnits(loan.sequence, loan.units))
+    return Drop(it, "its units were computed, or the sequence has ended or is computed again");
+  if (sequence->in_step || sequence->lent_units() < loan.units.first) return;
+  scheduler_.RegainUnits(loan.sequence, {.loan = it->first, .units = loan.units});
+  scheduler_.CountLoan(loan.sequence, loan.creditor.node.value(), loan.units.size());
+  loan.state = State::kUsed;
+  loan.regains = false;
+  v1::NodeCounters& counters = ledger_.counters();
+  counters.set_loans_taken(counters.loans_taken() + 1);
+  counters.set_units_regained(counters.units_regained() + loan.units.size());
+}
+
+void Borrower::OnNotRegained(const Loan& loan) {
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  if (sequence == nullptr || !scheduler_.AwaitsUnits(loan.sequence, loan.units)) return;
+  if (!sequence->rebuild->computes) scheduler_.GiveUpLoans(loan.sequence);
+}
+
 void Borrower::EndStalledRebuilds(absl::Time now) {
   // Of any sequence: its blocks make room.
   const bool sends = std::any_of(loans_.begin(), loans_.end(), [](const auto& loan) {

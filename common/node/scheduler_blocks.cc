@@ -9,7 +9,6 @@
 #include "common/node/lent_units.h"
 #include "common/node/prompt_chunk.h"
 #include "common/node/sequence_fork.h"
-#include "common/node/sequence_rebuild.h"
 #include "common/node/sequence_scheduler.h"
 #include "common/node/sequence_window.h"
 
@@ -292,8 +291,8 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
 
 void SequenceScheduler::ComputeAgain(Sequence& sequence) {
   if (sequence.phase == SequencePhase::kParked) return;
-  // Once for each loss.
-  if (sequence.rebuild == nullptr) ++recomputed_for_loans_;
+  // Once for each loss; a sequence that is held back has lost nothing.
+  if (sequence.rebuild == nullptr && !sequence.held_back) ++recomputed_for_loans_;
   if (!sequence.generates) {
     Park(sequence.id);
     splits_lost_.push_back(sequence.id);
@@ -344,7 +343,7 @@ void SequenceScheduler::ComputeLostInStep(Sequence& sequence) {
 }
 
 void SequenceScheduler::ComputeLost(Sequence& sequence, absl::Span<const LoanId> lost) {
-  if (!CanRebuild(sequence, pool_)) return ComputeAgain(sequence);
+  if (!CanRebuild(sequence)) return ComputeAgain(sequence);
   const bool begins = sequence.rebuild == nullptr;
   for (const LoanId loan : lost)
     if (LoseUnits(sequence, loan, options_.spec, pool_)) ended_loans_.push_back(loan);
@@ -355,6 +354,12 @@ void SequenceScheduler::ComputeLost(Sequence& sequence, absl::Span<const LoanId>
     ++recomputed_for_loans_;
     ++rebuilds_.begun;
   }
+  CountPrefill(sequence);
+}
+
+void SequenceScheduler::RegainUnits(SequenceId id, const engine::LentUnits& lent) {
+  Sequence& sequence = At(id);
+  node::RegainUnits(sequence, lent, options_.spec, pool_);
   CountPrefill(sequence);
 }
 
@@ -398,6 +403,7 @@ bool SequenceScheduler::HoldBack(int64_t arrived_us) {
   }
   if (last == nullptr) return false;
   last->held_back = true;
+  ++held_back_count_;
   GiveUpLoans(last->id);
   return true;
 }

@@ -111,6 +111,7 @@ struct Rebuild {
   // Loans of units after `end`, ascending. Bound: the loans of the sequence.
   std::vector<engine::LentUnits> later;
   int64_t num_computed = 0, num_sealed = 0;  // of the sequence, once it goes on
+  bool computes = true;  // the lost rows; otherwise other nodes must have them (windowed layers)
 };
 
 // What each step reads comes first, so that it takes few lines of the processor's cache.
@@ -171,7 +172,9 @@ struct Sequence {
   // Whether it takes no part in steps until its constraint has read and computed (ConstraintTurns).
   bool awaits_constraint() const { return input.matcher.has_value() && !input.matcher->ready(); }
   // Whether it takes no part in the next step.
-  bool sits_out() const { return awaits_constraint() || awaits_loans; }
+  bool sits_out() const {
+    return awaits_constraint() || awaits_loans || (rebuild != nullptr && !rebuild->computes);
+  }
   // Whether it has lent units, or has yet to compute some that it has lost.
   bool borrows() const { return !remote.lent.empty() || rebuild != nullptr; }
   int32_t lent_units() const { return remote.lent.empty() ? 0 : remote.lent.back().units.end; }

@@ -48,9 +48,8 @@ void TakeCached(Sequence& sequence, const engine::EngineSpec& spec, kv::BlockPoo
 
 }  // namespace
 
-bool CanRebuild(const Sequence& sequence, const kv::BlockPool& pool) {
-  return sequence.generates && sequence.phase == SequencePhase::kRunning &&
-         !sequence.awaits_loans && !pool.windowed();
+bool CanRebuild(const Sequence& sequence) {
+  return sequence.generates && sequence.phase == SequencePhase::kRunning && !sequence.awaits_loans;
 }
 
 bool LoseUnits(Sequence& sequence, LoanId lost, const engine::EngineSpec& spec,
@@ -64,6 +63,7 @@ bool LoseUnits(Sequence& sequence, LoanId lost, const engine::EngineSpec& spec,
     sequence.rebuild->kept_first = LentBlocks(sequence, spec);
     sequence.rebuild->num_computed = sequence.num_computed;
     sequence.rebuild->num_sealed = sequence.num_sealed;
+    sequence.rebuild->computes = !pool.windowed();
   } else if (first_unit < sequence.lent_units()) {
     ReturnOrdinals(sequence, {LentBlocks(sequence, spec), sequence.rebuild->held}, pool);
   }
@@ -82,10 +82,28 @@ bool LoseUnits(Sequence& sequence, LoanId lost, const engine::EngineSpec& spec,
   return true;
 }
 
+bool AwaitsUnits(const Sequence& sequence, const engine::UnitSpan& units,
+                 const engine::EngineSpec& spec) {
+  if (sequence.rebuild == nullptr || units.first < sequence.lent_units()) return false;
+  if (units.first > sequence.lent_units()) return true;
+  const int64_t end = int64_t{units.end} * spec.unit_tokens;
+  return sequence.num_computed < end && end <= sequence.rebuild->end;
+}
+
+void RegainUnits(Sequence& sequence, const engine::LentUnits& lent, const engine::EngineSpec& spec,
+                 kv::BlockPool& pool) {
+  TANDEM_CHECK(!sequence.in_step && AwaitsUnits(sequence, lent.units, spec) &&
+                   lent.units.first == sequence.lent_units(),
+               "sequence ", sequence.id.value(), " unit ", lent.units.first);
+  ReturnOrdinals(sequence, {LentBlocks(sequence, spec), sequence.rebuild->held}, pool);
+  sequence.remote.lent.push_back(lent);
+  StandBehind(sequence, LentBlocks(sequence, spec), spec);
+}
+
 bool TakeKept(Sequence& sequence, const engine::EngineSpec& spec, kv::BlockPool& pool) {
   Rebuild& rebuild = *sequence.rebuild;
   for (;;) {
-    TakeCached(sequence, spec, pool);
+    if (rebuild.computes) TakeCached(sequence, spec, pool);
     if (sequence.remaining() > 0) return false;
     if (rebuild.later.empty()) break;
     // Lent units ascend without a gap.

@@ -12,8 +12,12 @@
 // once it has computed all before the blocks that it has kept here, it goes on where it was. No row
 // before that samples a token.
 //
-// Layers with a window cannot do this: their KV of lent tokens is nowhere, and the lost rows would
-// look back on it. Nor is it done for prompts that are computed for another node.
+// Another node may still hold the blocks of lost units, as prefix cache. Then a loan of theirs takes
+// the lost one's place, and their rows need not be computed.
+//
+// With windowed layers that is the only way: their KV of lent tokens is nowhere, and lost rows would
+// look back on it. The sequence then sits out until its lost units are lent again, or it is computed
+// again as a whole. Prompts that are computed for another node have no rebuild.
 // Thread safety: none; the engine thread. Owner: the SequenceScheduler, whose pool and sequences
 // these functions take.
 #pragma once
@@ -26,14 +30,24 @@
 
 namespace tandem::node {
 
-// Whether a sequence that has lost loans can compute their units alone.
-bool CanRebuild(const Sequence& sequence, const kv::BlockPool& pool);
+// Whether a sequence that has lost loans can keep the rest.
+bool CanRebuild(const Sequence& sequence);
 
 // Forgets what the sequence has lent under `lost`, and places it before the first lost unit. What
 // it had computed of units that it lost before, after that place, goes back to `pool`, as cached
 // blocks. False: it has lent nothing under `lost`. REQUIRES: CanRebuild.
 bool LoseUnits(Sequence& sequence, LoanId lost, const engine::EngineSpec& spec,
                kv::BlockPool& pool);
+
+// Whether the sequence waits for these lost units, whose blocks a creditor holds: they follow what
+// it has lent, or will once units before them are lent again.
+bool AwaitsUnits(const Sequence& sequence, const engine::UnitSpan& units,
+                 const engine::EngineSpec& spec);
+
+// A creditor holds these lost units: what was computed of them goes back to `pool`, as cached
+// blocks, and the sequence stands behind them. REQUIRES: AwaitsUnits; they follow what it has lent.
+void RegainUnits(Sequence& sequence, const engine::LentUnits& lent, const engine::EngineSpec& spec,
+                 kv::BlockPool& pool);
 
 // Takes lost blocks that the prefix cache has, and what it has kept and now follows. True: the
 // sequence goes on where it was, and has no rebuild any more. REQUIRES: it has one.

@@ -10,7 +10,6 @@
 #include "common/base/status_macros.h"
 #include "common/node/lent_units.h"
 #include "common/node/sequence_fork.h"
-#include "common/node/sequence_rebuild.h"
 #include "common/node/sequence_window.h"
 
 namespace tandem::node {

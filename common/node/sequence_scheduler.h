@@ -44,6 +44,7 @@
 #include "common/node/constraint_turns.h"
 #include "common/node/queue_policy.h"
 #include "common/node/sequence.h"
+#include "common/node/sequence_rebuild.h"
 #include "common/node/step_meter.h"
 #include "common/node/step_outcome.h"
 #include "common/storage/block_storage.h"
@@ -199,6 +200,13 @@ class SequenceScheduler {
   // sequence keeps its blocks and other loans and then goes on where it was (sequence_rebuild.h).
   // Where that cannot be, as GiveUpLoans. No effect if it has lent nothing under the loan.
   void LoseLoan(SequenceId id, LoanId loan);
+  // Whether RegainUnits of these may follow: they were lost and not computed since.
+  bool AwaitsUnits(SequenceId id, const engine::UnitSpan& units) const {
+    return node::AwaitsUnits(Get(id), units, options_.spec);
+  }
+  // A creditor holds units that `id` had lost (sequence_rebuild.h). REQUIRES: AwaitsUnits; they
+  // follow what it has lent; `id` is not in the running step.
+  void RegainUnits(SequenceId id, const engine::LentUnits& lent);
   // Computes the sequence again, because a creditor lost or recalled what it had lent. All its
   // loans end. A prompt that is computed for another node is parked instead: what was sent of it
   // may be wrong.
@@ -265,6 +273,8 @@ class SequenceScheduler {
   // Times that a sequence, or its lost units, was computed again because what it had lent was lost
   // or recalled.
   int64_t recomputed_for_loans() const { return recomputed_for_loans_; }
+  // Times that HoldBack found one.
+  int64_t held_back_count() const { return held_back_count_; }
   // Of those: sequences that kept the rest, those of them that then went on where they were, and
   // the rows that they computed for it.
   struct Rebuilds {
@@ -367,7 +377,7 @@ class SequenceScheduler {
   int64_t prefill_tokens_waiting_ = 0;  // sum of counted_prefill over both queues
   bool room_made_ = false;              // for tokens of a sequence, since the last plan
   int64_t preemption_count_ = 0;
-  int64_t recomputed_for_loans_ = 0;
+  int64_t recomputed_for_loans_ = 0, held_back_count_ = 0;
   Rebuilds rebuilds_;
 };
 

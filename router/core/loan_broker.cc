@@ -78,7 +78,8 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
   absl::flat_hash_set<absl::string_view> avoided = AvoidedBy(wanted);
   // A loan that is taken over stays where it is, if its creditor grants it.
   const bool taken_over = moves && wanted.prefer_node_id() == wanted.from_node_id();
-  if (moves && !taken_over) avoided.insert(wanted.from_node_id());
+  // So does one whose units were lost, at a node that holds them.
+  if (moves && !taken_over && !wanted.lost()) avoided.insert(wanted.from_node_id());
   const PrefixIndex::Matches holders = index_.DeepestHolders(hashes, kCreditorsMax, 0);
   const auto held_by = [&](const Node& node) {
     for (const auto& group : holders)
@@ -156,9 +157,35 @@ std::vector<NodeKey> LoanBroker::Rivals(const Node& debtor, const v1::LoanWanted
   return rivals;
 }
 
-absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& wanted,
+bool LoanBroker::NameHolder(const Node& debtor, absl::Span<const kv::BlockHash> hashes,
+                            v1::LoanWanted& wanted) const {
+  wanted.add_avoid_node_ids(wanted.from_node_id());
+  const auto avoided = AvoidedBy(wanted);
+  const Node* holder = nullptr;
+  int32_t held = 0;
+  for (const auto& group : index_.DeepestHolders(hashes, kCreditorsMax, 0)) {
+    for (const PrefixIndex::Match& match : group) {
+      const Node* node = fleet_.by_slot()[match.slot];
+      const bool may = node != nullptr && node != &debtor && !avoided.contains(node->id.value());
+      if (!may || match.blocks <= held) continue;
+      holder = node;
+      held = match.blocks;
+    }
+  }
+  const int64_t per_unit = std::ssize(hashes) / wanted.units();
+  const int64_t units = held / per_unit;
+  if (units == 0) return false;
+  wanted.set_units(static_cast<int32_t>(units));
+  wanted.set_hashes(kv::PackHashes(hashes.first(static_cast<size_t>(units * per_unit))));
+  wanted.set_from_node_id(holder->id.value());
+  wanted.set_from_incarnation(holder->incarnation.value());
+  return true;
+}
+
+absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& asked,
                                       absl::Time now) {
-  const auto hashes = kv::UnpackHashes(wanted.hashes());
+  v1::LoanWanted wanted = asked;
+  auto hashes = kv::UnpackHashes(wanted.hashes());
   if (!hashes.ok()) return hashes.status();
   const Key key(debtor.key, wanted.loan());
   if (questions_.contains(key)) return absl::OkStatus();
@@ -171,6 +198,13 @@ absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& 
   if (questions_.size() >= kQuestionsMax) {
     Refuse(debtor.key, wanted.loan(), absl::ResourceExhaustedError("too many loans are wanted"));
     return absl::OkStatus();
+  }
+  if (wanted.lost()) {
+    if (!NameHolder(debtor, *hashes, wanted)) {
+      Refuse(debtor.key, wanted.loan(), absl::NotFoundError("no other node holds the lost units"));
+      return absl::OkStatus();
+    }
+    hashes = kv::UnpackHashes(wanted.hashes());
   }
   Question question{.wanted = wanted,
                     .refusal = absl::ResourceExhaustedError("no node has memory to lend"),

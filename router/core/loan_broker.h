@@ -20,7 +20,8 @@
 // what tells two kinds of links apart: shared memory and TCP differ by a factor of two and more.
 //
 // A loan that moves is asked for in the same way; its next creditor fetches the units from the
-// present one, and answers when it has them.
+// present one, and answers when it has them. So is one of lost units: any node that holds their
+// blocks, as prefix cache, stands in for the creditor that has lost them.
 //
 // When no creditor takes a loan on, nodes are asked whose own sequences lack memory, too: of two
 // such sequences the one that came first goes on (common/node/lender.h).
@@ -89,6 +90,10 @@ class LoanBroker {
   // units' blocks.
   std::vector<const Node*> Rank(const Node& debtor, const v1::LoanWanted& wanted,
                                 absl::Span<const kv::BlockHash> hashes) const;
+  // Names a holder of lost units in place of the creditor that lost them, and leaves out the units
+  // that it does not hold. False: none holds the first unit.
+  bool NameHolder(const Node& debtor, absl::Span<const kv::BlockHash> hashes,
+                  v1::LoanWanted& wanted) const;
   // A node that could take the loan on.
   struct Candidate {
     int64_t group = 0;  // less for a preferred node, and for one that holds more of the blocks

@@ -81,6 +81,12 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
   count("tandem_node_loans_lost_total",
         "Times that a sequence lost loans, and computed their units or itself again.",
         counters.loans_lost());
+  count("tandem_node_sequences_held_back_total",
+        "Sequences that gave up their KV because an older one of another node needed the memory.",
+        counters.sequences_held_back());
+  count("tandem_node_partitions_regained_total",
+        "Partitions that were lost with a creditor, and that another node still had.",
+        counters.units_regained());
   count("tandem_node_loans_moved_total",
         "Loans of the node that moved to another creditor, because theirs wanted its memory back.",
         counters.loans_moved());

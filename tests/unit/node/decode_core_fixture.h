@@ -25,6 +25,8 @@ class DecodeCoreTest : public ::testing::Test {
     int32_t context_tokens = 200;
     int64_t lend_blocks = 0;  // not 0: it borrows, too
     int64_t blocks = kBlocks;
+    int64_t batch_tokens = 64;
+    int32_t windowed_layers = 0, window_tokens = 0;
   };
 
   DecodeCoreTest() : DecodeCoreTest(Setup()) {}
@@ -34,13 +36,16 @@ class DecodeCoreTest : public ::testing::Test {
     options.block_tokens = kBlockTokens;
     options.unit_tokens = setup_.unit_tokens;
     options.context_tokens = setup_.context_tokens;
+    options.windowed_layers = setup_.windowed_layers;
+    options.window_tokens = setup_.window_tokens;
     engine_ = *engine::NewHashEngine(options);
     EXPECT_OK(engine_->AllocateKv(setup_.blocks));
     core_.reset();
     resources_ = std::make_unique<node::NodeResources>(
         node::SchedulerOptions{.spec = engine_->spec(),
                                .num_blocks = setup_.blocks,
-                               .max_batch_tokens = 64,
+                               .slots = engine_->arena().slots(),
+                               .max_batch_tokens = setup_.batch_tokens,
                                .max_sequences = 2,
                                .max_waiting = 2,
                                .borrows = setup_.lend_blocks > 0,
