@@ -51,6 +51,7 @@ absl::StatusOr<node::SequenceInput> DecodeCore::ParsePrompt(node::RouterKey rout
   input.borrow_blocks_max = std::max<int64_t>(command.borrow_blocks_max(), 0);
   input.arrived_us = command.arrived_us();
   if (command.step_goal_us() > 0) input.step_goal = absl::Microseconds(command.step_goal_us());
+  input.first_token_within = node::ParseFirstTokenDue(command.first_token_due_us());
   if (const std::string& request = command.leg().request_id(); !request.empty())
     input.group = absl::StrCat(router.value(), "/", request);
   return input;

@@ -84,6 +84,7 @@ absl::StatusOr<node::SequenceInput> PrefillCore::ParsePrompt(const v1::Prefill& 
   ASSIGN_OR_RETURN(node::SequenceInput input,
                    node::ParseSequence(command.sequence(), command.leg().sequence_index(),
                                        scheduler_.spec(), scheduler_.constraints()));
+  input.first_token_within = node::ParseFirstTokenDue(command.first_token_due_us());
   if (command.lent_units() <= 0) return input;
   input.split_units = command.lent_units();
   input.split_receiver = command.receiver_node_id();

@@ -134,7 +134,7 @@ void NodeResources::BeginDrain(absl::Time now, absl::Duration time_left) {
 absl::Span<const engine::SequenceSlice> NodeResources::PlanStep(absl::Time now) {
   stored_blocks_.Resume(now);
   lender_.AnswerWaiting(borrower_.indebted(), now);
-  const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
+  const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep(now);
   scheduler_.meter().Start(scheduler_.planned_shape(), now);
   return slices;
 }

@@ -1,7 +1,8 @@
 // In which order a node computes its sequences, and which one it preempts first. A sequence's rank
-// is the time at which it counts as having arrived; an earlier rank goes first. A rank never
-// changes, and it is at most kAdvantageMax from the real arrival. So no sequence passes one that
-// arrived 2 * kAdvantageMax before it: every wait is bounded, as if age raised priority linearly.
+// is the time at which it counts as having arrived; an earlier rank goes first. Among sequences of
+// equal priority it is the order in which their first tokens are due. A rank never changes, and it
+// is at most kAdvantageMax from the real arrival. So no sequence passes one that arrived 2 *
+// kAdvantageMax before it: every wait is bounded, as if age raised priority linearly.
 // Thread safety: a value. Owner: the SequenceScheduler.
 #pragma once
 
@@ -18,8 +19,9 @@
 namespace tandem::node {
 
 enum class QueueOrder {
-  kArrival,   // priorities do not matter
-  kPriority,  // each level below another counts as kPriorityLevel of waiting
+  kArrival,  // priorities do not matter
+  // By due time. Each level of priority below another counts as kPriorityLevel of waiting.
+  kPriority,
   // As kPriority, and a prompt counts as arriving when it could be computed. So of two prompts the
   // one goes first of which less is left to compute, less the time that it has waited.
   kShortestPrompt,
@@ -28,12 +30,23 @@ enum class QueueOrder {
 // What a level of priority is worth: as --priority-level of a router, unless it is changed there.
 inline constexpr absl::Duration kPriorityLevel = absl::Seconds(1);
 inline constexpr absl::Duration kAdvantageMax = absl::Seconds(30);
+// The time until a first token is due counts up to this. It moves a rank by at most half of
+// kAdvantageMax, so that 15 levels of priority count beside it either way.
+inline constexpr absl::Duration kDueMax = kAdvantageMax;
+// A sequence without a due time is ranked as if this were its time.
+inline constexpr absl::Duration kDueOtherwise = absl::Seconds(15);
 
-// `compute_time`: what the uncached part of its prompt takes, as predicted.
+// `compute_time`: what the uncached part of its prompt takes, as predicted. `due_within`: when its
+// first token is due, counted from its arrival; infinite = no time is set.
 inline absl::Time RankOf(QueueOrder order, absl::Time arrived, int32_t priority,
-                         absl::Duration compute_time) {
+                         absl::Duration compute_time,
+                         absl::Duration due_within = absl::InfiniteDuration()) {
   absl::Duration later;
-  if (order != QueueOrder::kArrival) later += priority * kPriorityLevel;
+  if (order != QueueOrder::kArrival) {
+    later += priority * kPriorityLevel;
+    if (due_within != absl::InfiniteDuration())
+      later += std::clamp(due_within, absl::ZeroDuration(), kDueMax) - kDueOtherwise;
+  }
   if (order == QueueOrder::kShortestPrompt) later += compute_time;
   return arrived + std::clamp(later, -kAdvantageMax, kAdvantageMax);
 }

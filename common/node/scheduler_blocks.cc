@@ -204,12 +204,38 @@ void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
   for (const BlockId block : blocks) pool_.EndQuarantine(block);
 }
 
+bool SequenceScheduler::PromptsWait() {
+  if (prompts_wait_.has_value()) return *prompts_wait_;
+  prompts_wait_ = meter_.cost().samples() > 0;
+  const int64_t block = options_.spec.layout.block_tokens;
+  int64_t rows = 0;
+  double row_us = 0;  // of steps with a block each
+  for (const auto& [order, sequence] : running_) {
+    if (!sequence->takes_chunks() || sequence->in_step || sequence->sits_out()) continue;
+    if (rows == 0) {
+      cost::StepShape with = shape_;
+      with.Add(sequence->num_computed, block, /*sample=*/false);
+      row_us = meter_.cost().Predict(with).us / static_cast<double>(block);
+    }
+    rows += sequence->remaining();
+    const absl::Duration computing = absl::Microseconds(static_cast<double>(rows) * row_us);
+    if (!PromptMayWait(*sequence, computing, now_)) {
+      prompts_wait_ = false;
+      break;
+    }
+    ++sequence->steps_passed;
+  }
+  return *prompts_wait_;
+}
+
 // A prompt that the pool cannot hold takes what blocks there are, and waits for units to be lent.
 int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
   if (!sequence.remote.lent.empty()) rows_max = std::min(rows_max, kRemoteRowsMax);
   const absl::Duration goal = rules_.generates ? step_goal_ : absl::InfiniteDuration();
-  const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
-                                   {rows_max, goal, options_.spec.layout.block_tokens});
+  int64_t rows = FittingRows(sequence, shape_, meter_.cost(), {rows_max, goal});
+  const int64_t block =
+      std::min<int64_t>({options_.spec.layout.block_tokens, sequence.remaining(), rows_max});
+  if (rows < block && shape_.prompt_rows == 0 && !PromptsWait()) rows = block;
   if (sequence.rebuild != nullptr) {
     short_of_blocks_ |= TakeBlocksForRows(sequence, rows, options_.spec, pool_) > 0;
     return std::min(rows, RowsHeld(sequence, options_.spec));

@@ -39,6 +39,8 @@ struct SequenceInput {
   int32_t sequence_index = 0;
   // A step in which it generates shall take at most so long, prompts included.
   absl::Duration step_goal = absl::InfiniteDuration();
+  // When its first token is due, counted from `arrived`; infinite = no time is set.
+  absl::Duration first_token_within = absl::InfiniteDuration();
   std::vector<TokenId> eos_token_ids;
   request::StopParams stop;
   std::string cache_salt;
@@ -62,6 +64,11 @@ struct SequenceInput {
 absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,
                                             const engine::EngineSpec& spec,
                                             guided::ConstraintCache* constraints);
+
+// Of first_token_due_us, as a peer sent it: for what is not positive no time is set.
+inline absl::Duration ParseFirstTokenDue(int64_t due_us) {
+  return due_us > 0 ? absl::Microseconds(due_us) : absl::InfiniteDuration();
+}
 
 // Whether some token may come next: kInvalidArgument when the constraint and allowed_token_ids
 // leave none, and as guided::Matcher::Allowed. REQUIRES: nothing is deferred.
@@ -154,6 +161,8 @@ struct Sequence {
   bool damaged = false;    // some of its blocks hold wrong KV: nothing of it is to be found
   bool held_back = false;  // waits until an older sequence of another node has memory
   bool awaited = false;    // preempted, and its blocks are being read back: it takes none meanwhile
+  // Steps without room for a block of a prompt, while it had rows to compute (prompt_chunk.h).
+  int32_t steps_passed = 0;
   // The constraint has yet to say of the last output token whether it completes the answer.
   bool verdict_due = false;
   // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.

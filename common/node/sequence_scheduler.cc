@@ -141,7 +141,7 @@ absl::Time SequenceScheduler::RankOf(const Sequence& sequence) const {
   rest.Add(sequence.num_computed, sequence.remaining(), /*sample=*/true);
   const absl::Duration compute_time = absl::Microseconds(meter_.cost().Predict(rest).us);
   return node::RankOf(options_.queue_order, sequence.input.arrived, sequence.input.priority,
-                      compute_time);
+                      compute_time, sequence.input.first_token_within);
 }
 
 void SequenceScheduler::Schedule(SequenceId id) {
@@ -236,8 +236,10 @@ void SequenceScheduler::Release(SequenceId id) {
 
 // ---- steps
 
-absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
+absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep(absl::Time now) {
   TANDEM_CHECK(planned_.empty(), "PlanStep before FinishStep of the step before");
+  now_ = now;
+  prompts_wait_.reset();
   slices_.clear();
   shape_ = {};
   step_goal_ =

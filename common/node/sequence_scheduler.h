@@ -7,9 +7,10 @@
 //
 // A step consists of one row for each running sequence that generates or is a fork
 // (sequence_fork.h), then chunks of prompts, up to max_batch_tokens rows. With an SLO for the time
-// between tokens, fewer prompt rows join a step that has generated ones. A sequence's rank decides
-// its place (queue_policy.h); of equal ranks, a lower SequenceId came first. So equal histories in
-// equal times give equal plans.
+// between tokens, fewer prompt rows join a step that has generated ones: less than a block, or
+// none, while every prompt has time left until its first token is due (prompt_chunk.h). A
+// sequence's rank decides its place (queue_policy.h); of equal ranks, a lower SequenceId came
+// first. So equal histories in equal times give equal plans.
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts the last
 // sequence behind it in the order: that sequence gives up all of its blocks and waits. So do the
@@ -69,8 +70,8 @@ struct SchedulerOptions {
   // What the engine's steps cost, as far as it is known before the first one.
   cost::StepCost step_cost;
   // While sequences generate here, a step takes only as many rows of prompts as keep its predicted
-  // time within this and their step goals, but at least one block's, so that prompts advance. Zero,
-  // and no goal: as many as max_batch_tokens allows.
+  // time within this and their step goals; at least one block's once a prompt may wait no longer
+  // (prompt_chunk.h). Zero, and no goal: as many as max_batch_tokens allows.
   absl::Duration itl_slo;
   QueueOrder queue_order = QueueOrder::kPriority;
   // Sequences join only when the last batch has ended as a whole: for comparison.
@@ -234,7 +235,8 @@ class SequenceScheduler {
   bool short_of_blocks() const { return short_of_blocks_; }
 
   // The next step; empty when nothing can be computed. Valid until FinishStep, which must follow.
-  absl::Span<const engine::SequenceSlice> PlanStep();
+  // `now`: by the clock of SequenceInput::arrived; without it no prompt waits.
+  absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now = absl::InfiniteFuture());
   absl::Span<const PlannedSlice> planned() const { return planned_; }
   // On an engine's error, or a wrong number of tokens (kInternal), nothing was computed and nothing
   // is sealed; after kDataLoss no block of its sequences is found as a prefix any more. With
@@ -343,6 +345,8 @@ class SequenceScheduler {
   void TakeComputed(Sequence& sequence, int64_t num_computed);
   // How many rows, at most `rows_max`, of this prompt the planned step takes in.
   int64_t ChunkOf(Sequence& sequence, int64_t rows_max);
+  // Whether the planned step may take less than a block of prompts: each of them may wait.
+  bool PromptsWait();
   // Plans the next sequence of a failed step alone; false when there is none (any more).
   bool PlanSuspect();
   // Whether the failed step's sequences are tried again, alone.
@@ -363,6 +367,8 @@ class SequenceScheduler {
   ConstraintTurns constraint_turns_;
   cost::StepShape shape_;             // of planned_
   absl::Duration step_goal_;          // the shortest of those that generate in it
+  absl::Time now_;                    // when it was planned
+  std::optional<bool> prompts_wait_;  // as PromptsWait found, in this step
   absl::Duration creditors_awaited_;  // likewise
   StepMeter meter_;
   // Bound: the slices of the failed step.

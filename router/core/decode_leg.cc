@@ -25,24 +25,23 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::D
   context_.fleet.LocalPrefillBegan(state_.node, state_.local_us);
 }
 
-void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
-                          int32_t local_prefill_tokens_max, int64_t prefill_blocks,
-                          const std::optional<PrefixHolder>& holder) {
+void DecodeLeg::SendStart(const RequestInput& input, Start wanted) {
   v1::NodeCommand command;
   v1::StartDecode& start = *command.mutable_start_decode();
   *start.mutable_leg() = commands_.NameOf(state_.attempt);
-  *start.mutable_sequence() = std::move(sequence);
+  *start.mutable_sequence() = std::move(wanted.sequence);
   // A prompt whose tokens are scored is computed whole, whatever the node holds.
   if (input.prompt_logprobs.has_value()) state_.claimed_tokens = 0;
   start.set_trace_id(input.trace_id);
   start.set_forks_follow(input.forks_follow);
-  start.set_local_prefill_tokens_max(local_prefill_tokens_max);
+  start.set_local_prefill_tokens_max(wanted.local_prefill_tokens_max);
   if (const Node* node = context_.fleet.Find(state_.node); node != nullptr)
     start.set_borrow_blocks_max(node->borrow_blocks_max);
   start.set_arrived_us(absl::ToUnixMicros(input.arrived));
-  start.set_prefill_blocks(prefill_blocks);
-  state_.holder = holder;
-  if (holder.has_value()) NameHolder(*holder, context_.fleet, start);
+  start.set_prefill_blocks(wanted.prefill_blocks);
+  start.set_first_token_due_us(LegCommands::DueUs(wanted.first_token_within));
+  state_.holder = wanted.holder;
+  if (wanted.holder.has_value()) NameHolder(*wanted.holder, context_.fleet, start);
   if (state_.step_goal != absl::InfiniteDuration())
     start.set_step_goal_us(absl::ToInt64Microseconds(state_.step_goal));
   start.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));

@@ -37,12 +37,17 @@ class DecodeLeg {
   // `prompt_tokens`: of the prompt as placed. `step_goal`: as Fleet::DecodePlaced's. REQUIRES:
   // !live(); the node has joined.
   void Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal);
-  // Asks the node for a lease. `local_prefill_tokens_max`: uncached prompt tokens that the node
-  // computes itself; -1 = all of them. `prefill_blocks`: as StartDecode's. `holder`: of what a node
-  // that computes the prompt is to fetch before.
-  void SendStart(const RequestInput& input, v1::SequenceSpec sequence,
-                 int32_t local_prefill_tokens_max, int64_t prefill_blocks,
-                 const std::optional<PrefixHolder>& holder);
+  struct Start {
+    v1::SequenceSpec sequence;
+    // Uncached prompt tokens that the node computes itself; -1 = all of them.
+    int32_t local_prefill_tokens_max = 0;
+    int64_t prefill_blocks = 0;  // as StartDecode's
+    // Of what a node that computes the prompt is to fetch before.
+    std::optional<PrefixHolder> holder;
+    absl::Duration first_token_within;  // from now until it is due; infinite = no time is set
+  };
+  // Asks the node for a lease.
+  void SendStart(const RequestInput& input, Start wanted);
   // The node granted the lease, or (after SendNewEpoch) says what the prompt still lacks.
   // `prompt_tokens`: as for Place.
   void OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens);

@@ -5,6 +5,8 @@
 // Thread safety: none; a SequenceMachine owns it, on the core's strand.
 #pragma once
 
+#include <algorithm>
+
 #include "absl/time/time.h"
 
 namespace tandem::router {
@@ -44,6 +46,13 @@ class FirstTokenGoal {
   // When a request that is refused rather than served late has waited for too long.
   absl::Time deadline() const {
     return late_ || met_ ? absl::InfiniteFuture() : submitted_ + limit_;
+  }
+  // For the nodes that compute the prompt: from now until the first token is due, at least a
+  // microsecond, because a sequence that is placed again may be due already. Infinite without a
+  // goal, and for a late request: it comes behind those that can be in time.
+  absl::Duration DueWithin(absl::Time now) const {
+    const absl::Duration left = limit_ - (now - submitted_);
+    return late_ ? absl::InfiniteDuration() : std::max(left, absl::Microseconds(1));
   }
   absl::Duration limit() const { return limit_; }
 

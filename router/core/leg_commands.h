@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "router/core/placed_prompt.h"
 #include "router/core/request_input.h"
 #include "router/core/sequence_context.h"
@@ -31,6 +32,11 @@ class LegCommands {
   // What the node computes: prompt, sampling, stop conditions. `wants_scores`: the leg also
   // computes the prompt's log-probabilities.
   v1::SequenceSpec SpecOf(const PlacedPrompt& prompt, bool wants_scores) const;
+
+  // What is left until the first token is due, for first_token_due_us; 0 = no time is set.
+  static int64_t DueUs(absl::Duration within) {
+    return within == absl::InfiniteDuration() ? 0 : absl::ToInt64Microseconds(within);
+  }
 
   // Does nothing if the node has left the fleet.
   void Send(NodeKey node, v1::NodeCommand command);

@@ -24,7 +24,8 @@ bool PrefillLeg::PlanHolds() const {
 }
 
 void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
-                      const std::optional<PrefixHolder>& holder) {
+                      const std::optional<PrefixHolder>& holder,
+                      absl::Duration first_token_within) {
   state_.attempt = commands_.NextAttempt();
   state_.live = true;
   ++state_.tries;
@@ -43,6 +44,7 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::Se
   prefill.set_receiver_host(receiver.host);
   prefill.set_trace_id(input.trace_id);
   prefill.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
+  prefill.set_first_token_due_us(LegCommands::DueUs(first_token_within));
   state_.holder = holder;
   state_.scored = input.prompt_logprobs.has_value();
   if (decode.lent_units() > 0) {

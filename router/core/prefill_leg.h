@@ -44,9 +44,10 @@ class PrefillLeg {
   // retained the KV.
   bool PlanHolds() const;
   // Tells the planned node to compute, to fetch what `holder` has before (if there is one), and to
-  // send to `decode`'s lease. REQUIRES: a node is planned; the decode node has joined.
+  // send to `decode`'s lease. `first_token_within`: from now until it is due; infinite = no time is
+  // set. REQUIRES: a node is planned; the decode node has joined.
   void Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
-            const std::optional<PrefixHolder>& holder);
+            const std::optional<PrefixHolder>& holder, absl::Duration first_token_within);
   // The node has computed its part. `finished` says which tokens it had, and whether it declined
   // to fetch.
   void OnFinished(const v1::PrefillFinished& finished);

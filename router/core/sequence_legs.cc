@@ -61,7 +61,7 @@ int64_t SequenceLegs::HeldTokens() {
   return static_cast<int64_t>(*held_blocks_) * context_.fleet.block_tokens();
 }
 
-void SequenceLegs::Start(const Placement& placement, bool wants_scores, absl::Time now) {
+void SequenceLegs::Start(const Placement& placement, const LegWish& wish) {
   decode_.Place(placement, prompt_.size(),
                 input_.TierOr(context_.options.default_tier).StepWithin());
   TouchPrefix(placement.decode, placement.decode_cached_tokens);
@@ -69,7 +69,7 @@ void SequenceLegs::Start(const Placement& placement, bool wants_scores, absl::Ti
   int32_t local_max = placement.local_prefill_tokens_max;
   int64_t prefill_blocks = 0;
   // Beside other sequences of the request the prompt is there, or is being computed.
-  bool may_fetch = !placement.beside && !wants_scores;
+  bool may_fetch = !placement.beside && !wish.scores;
   const Node* keeper = retained_.has_value() ? context_.fleet.Find(retained_->node) : nullptr;
   if (keeper != nullptr) {
     PlanPrefill(keeper->key, prompt_.size());
@@ -78,7 +78,7 @@ void SequenceLegs::Start(const Placement& placement, bool wants_scores, absl::Ti
     may_fetch = false;
   } else if (placement.prefill.has_value()) {
     const Node& node = *context_.fleet.Find(*placement.prefill);
-    if (!wants_scores && !was_split_)
+    if (!wish.scores && !was_split_)
       prefill_blocks = BlocksToLendFrom(node, *context_.fleet.Find(placement.decode));
     if (prefill_blocks > 0 || CanCompute(node)) {
       PlanPrefill(*placement.prefill, placement.prefill_cached_tokens);
@@ -87,10 +87,13 @@ void SequenceLegs::Start(const Placement& placement, bool wants_scores, absl::Ti
       local_max = -1;
     }
   }
-  const auto holder = may_fetch ? FindHolder(placement.decode, now) : std::nullopt;
+  auto holder = may_fetch ? FindHolder(placement.decode, wish.now) : std::nullopt;
   // Retained KV is always sent, however short the prompt is.
-  decode_.SendStart(input_, commands_.SpecOf(prompt_, wants_scores), local_max, prefill_blocks,
-                    holder);
+  decode_.SendStart(input_, {.sequence = commands_.SpecOf(prompt_, wish.scores),
+                             .local_prefill_tokens_max = local_max,
+                             .prefill_blocks = prefill_blocks,
+                             .holder = std::move(holder),
+                             .first_token_within = wish.first_token_within});
 }
 
 int64_t SequenceLegs::BlocksToLendFrom(const Node& prefill, const Node& decode) const {
@@ -135,10 +138,10 @@ void SequenceLegs::TouchPrefix(NodeKey key, int64_t cached_tokens) {
   context_.index.Touch(node.slot, hashes.first(std::min<size_t>(blocks, hashes.size())));
 }
 
-bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
+bool SequenceLegs::StartPrefill(const LegWish& wish) {
   if (!prefill_.PlanHolds()) {
     prefill_.ReleaseTokens();
-    const auto place = FindPrefill(now);
+    const auto place = FindPrefill(wish.now);
     if (!place.has_value()) return false;
     PlanPrefill(place->node, place->cached_tokens);
   }
@@ -148,9 +151,10 @@ bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
   }
   was_split_ |= decode_.lent_units() > 0;
   // Scores need every row, and retained KV is complete.
-  const bool may_fetch = !wants_scores && !prefill_.retained();
-  const auto holder = may_fetch ? FindHolder(prefill_.node(), now) : std::nullopt;
-  prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wants_scores), holder);
+  const bool may_fetch = !wish.scores && !prefill_.retained();
+  const auto holder = may_fetch ? FindHolder(prefill_.node(), wish.now) : std::nullopt;
+  prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wish.scores), holder,
+                wish.first_token_within);
   return true;
 }
 

@@ -58,12 +58,18 @@ class SequenceLegs {
   int64_t HeldTokens();
   // Whether new placements avoid some node now.
   bool AvoidsNodes(absl::Time now) const { return failed_.any(now); }
+  // What a leg that starts `now` is to compute.
+  struct LegWish {
+    bool scores = false;                // the prompt's scores are still to be computed
+    absl::Duration first_token_within;  // from now until it is due; infinite = no time is set
+    absl::Time now;
+  };
   // Starts the decode leg and plans the prefill leg. A node that retained the sequence's KV becomes
-  // the prefill node. `wants_scores`, here and below: the prompt's scores are still to be computed.
-  void Start(const Placement& placement, bool wants_scores, absl::Time now);
+  // the prefill node.
+  void Start(const Placement& placement, const LegWish& wish);
   // Sends the prefill leg to the planned node if that still takes it, else to another one. False if
   // no node takes it. REQUIRES: the decode leg is reserved.
-  bool StartPrefill(bool wants_scores, absl::Time now);
+  bool StartPrefill(const LegWish& wish);
   // After a prefill leg ended early: asks the decode node, under a new epoch, what the prompt still
   // lacks, and plans another prefill leg if one `may_send`; otherwise the decode node computes the
   // rest. REQUIRES: the decode leg is reserved.

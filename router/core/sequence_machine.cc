@@ -124,7 +124,7 @@ void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
   was_placed_ = true;
   work_ = WorkOf(placement, legs_.prompt().size(), context_.fleet);
   answer_.DropWaiting();
-  legs_.Start(placement, answer_.AwaitsScores(), now);
+  legs_.Start(placement, WishAt(now));
   answer_.report().OnStartDecode(legs_.decode().node_id());
   answer_.KeepDecision(placement.decision, now);
   answer_.steps().OnPlaced(now, placement.first_token_predicted);
@@ -132,7 +132,7 @@ void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
 }
 
 bool SequenceMachine::StartPrefill(absl::Time now) {
-  if (!legs_.StartPrefill(answer_.AwaitsScores(), now)) return false;
+  if (!legs_.StartPrefill(WishAt(now))) return false;
   answer_.report().OnPrefill(legs_.prefill().node_id());
   const bool first_token_out =
       static_cast<int32_t>(answer_.delivered().size()) > legs_.prompt().delivered();

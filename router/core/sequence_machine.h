@@ -140,6 +140,9 @@ class SequenceMachine {
   // The goal may be out of reach: the sequence is late, or fails.
   void CheckGoal(absl::Time now);
   void LowerMaxTokens();
+  SequenceLegs::LegWish WishAt(absl::Time now) const {
+    return {answer_.AwaitsScores(), goal_.DueWithin(now), now};
+  }
   void StartDecode(const Placement& placement, absl::Time now);
   // False if no prefill node takes the prompt.
   bool StartPrefill(absl::Time now);

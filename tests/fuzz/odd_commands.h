@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -105,7 +107,14 @@ class OddCommands {
     run.set_deadline_s(Real());
     run.set_borrow_blocks_max(static_cast<int64_t>(Number(12)));
     run.set_arrived_us(static_cast<int64_t>(Number(4)));
+    run.set_first_token_due_us(DueUs(run.arrived_us()));
     if (random_.Below(2) == 0) run.set_prefill_blocks(static_cast<int64_t>(Number(12)));
+  }
+  // None, already, past, and as far off as can be said. Without a choice of its own, so that the
+  // corpus keeps its meaning.
+  static int64_t DueUs(int64_t chosen) {
+    constexpr std::array<int64_t, 4> kDue = {0, 1, -1, std::numeric_limits<int64_t>::max()};
+    return kDue[static_cast<size_t>(chosen) % kDue.size()];
   }
   // Of few blocks, so that some are here already.
   std::string Hashes(uint64_t count) {
@@ -159,6 +168,7 @@ class OddCommands {
     if (random_.Below(2) == 0) prefill.set_lent_units(Int(4));
     prefill.set_borrow_blocks_max(static_cast<int64_t>(Number(12)));
     prefill.set_arrived_us(static_cast<int64_t>(Number(4)));
+    prefill.set_first_token_due_us(DueUs(prefill.arrived_us()));
   }
 
   Random& random_;

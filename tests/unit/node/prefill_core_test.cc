@@ -318,6 +318,16 @@ TEST_F(PrefillCoreTest, RefusesWhatCannotBeTakenOn) {
   refused(Prefill("d", 4), absl::StatusCode::kUnavailable, "this node is draining");
 }
 
+TEST_F(PrefillCoreTest, WhatIsDueFirstIsComputedFirst) {
+  v1::NodeCommand batch = Prefill("batch", 30), chat = Prefill("chat", 31);
+  batch.mutable_prefill()->set_first_token_due_us(60'000'000);
+  chat.mutable_prefill()->set_first_token_due_us(200'000);
+  Send(batch);
+  now_ += absl::Milliseconds(10);
+  Send(chat);
+  EXPECT_EQ(core_->PlanStep(now_).front().tokens.size(), 31);
+}
+
 TEST_F(PrefillCoreTest, ANewerEpochOfTheSameLegReplacesTheExport) {
   Send(Prefill("a", 20));
   EXPECT_TRUE(Send(Prefill("a", 20)).empty()) << "the same command twice";

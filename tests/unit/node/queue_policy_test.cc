@@ -1,5 +1,5 @@
-// Goal: priority decides who is computed first, and no flood of urgent or short work keeps a
-// sequence waiting for more than a stated time.
+// Goal: due time and priority decide who is computed first, and no flood of urgent or short work
+// keeps a sequence waiting for more than a stated time.
 #include "common/node/queue_policy.h"
 
 #include <limits>
@@ -34,6 +34,35 @@ TEST(QueuePolicy, PriorityCountsAsWaitingAndIsBounded) {
   EXPECT_EQ(rank(QueueOrder::kShortestPrompt, 0, absl::InfiniteDuration()), kAdvantageMax);
 }
 
+TEST(QueuePolicy, WhatIsDueSoonerCountsAsEarlierAndIsBounded) {
+  const auto rank = [](QueueOrder order, int32_t priority, absl::Duration due) {
+    return RankOf(order, kStart, priority, absl::ZeroDuration(), due) - kStart;
+  };
+  constexpr auto kInfinite = absl::InfiniteDuration();
+  EXPECT_EQ(rank(QueueOrder::kPriority, 0, kInfinite), absl::ZeroDuration());
+  for (const QueueOrder order : {QueueOrder::kPriority, QueueOrder::kShortestPrompt}) {
+    EXPECT_EQ(rank(order, 0, kDueOtherwise), rank(order, 0, kInfinite));
+    EXPECT_EQ(rank(order, 0, absl::Seconds(10)) - rank(order, 0, absl::Seconds(1)),
+              absl::Seconds(9));
+    // Priority counts beside the nearest and the farthest due time.
+    for (const absl::Duration due : {absl::ZeroDuration(), kDueMax})
+      for (const int32_t priority : {-15, 15})
+        EXPECT_EQ(rank(order, priority, due) - rank(order, 0, due), priority * kPriorityLevel);
+    // What a peer may say.
+    for (const int64_t us : {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{0},
+                             int64_t{1}, std::numeric_limits<int64_t>::max()}) {
+      EXPECT_LE(rank(order, 0, ParseFirstTokenDue(us)), kAdvantageMax / 2) << us;
+      EXPECT_GE(rank(order, 0, ParseFirstTokenDue(us)), -kAdvantageMax / 2) << us;
+    }
+    EXPECT_EQ(rank(order, 0, ParseFirstTokenDue(-1)), absl::ZeroDuration()) << "no time is set";
+    EXPECT_EQ(rank(order, 0, absl::Seconds(-9)), -kDueOtherwise);
+    EXPECT_EQ(rank(order, std::numeric_limits<int32_t>::max(), kDueMax), kAdvantageMax);
+    EXPECT_EQ(rank(order, std::numeric_limits<int32_t>::min(), absl::ZeroDuration()),
+              -kAdvantageMax);
+  }
+  EXPECT_EQ(rank(QueueOrder::kArrival, 0, absl::Microseconds(1)), absl::ZeroDuration());
+}
+
 TEST(QueuePolicy, OrdersHaveNames) {
   EXPECT_EQ(*ParseQueueOrder("fcfs"), QueueOrder::kArrival);
   EXPECT_EQ(*ParseQueueOrder("priority"), QueueOrder::kPriority);
@@ -58,12 +87,14 @@ class QueueOrderTest : public ::testing::Test {
     }
     scheduler_.emplace(options);
   }
-  void Add(absl::Duration after, int32_t priority, int64_t prompt_tokens = 8) {
+  void Add(absl::Duration after, int32_t priority, int64_t prompt_tokens = 8,
+           absl::Duration due_within = absl::InfiniteDuration()) {
     SequenceInput input;
     input.prompt.assign(prompt_tokens, ++prompts_);
     input.stop.max_tokens = 1;
     input.priority = priority;
     input.arrived = kStart + after;
+    input.first_token_within = due_within;
     const auto id = scheduler_->Admit(input, /*generates=*/false);
     EXPECT_OK(id.status());
     scheduler_->Schedule(*id);
@@ -107,6 +138,35 @@ TEST_F(QueueOrderTest, AFloodOfTheMostUrgentDelaysTheLeastUrgentForABoundedTime)
     Add(absl::Seconds(second), std::numeric_limits<int32_t>::min());
     if (Next() != 1) continue;
     EXPECT_EQ(absl::Seconds(second), 2 * kAdvantageMax);
+    return;
+  }
+  FAIL() << "the first sequence was never computed";
+}
+
+TEST_F(QueueOrderTest, TheFirstThatIsDueIsComputedFirst) {
+  for (const QueueOrder order : {QueueOrder::kPriority, QueueOrder::kShortestPrompt}) {
+    Start(order);
+    Add(absl::ZeroDuration(), 0, 8, absl::Seconds(60));
+    Add(absl::Seconds(1), 0, 8);  // no due time: as in 15 s
+    Add(absl::Seconds(2), 0, 8, absl::Milliseconds(200));
+    Add(absl::Seconds(3), 0, 8, absl::Seconds(10));
+    Add(absl::Seconds(3), -9, 8, absl::Seconds(10));  // as in 1 s
+    EXPECT_THAT(All(), ElementsAre(3, 5, 4, 2, 1));
+  }
+  Start(QueueOrder::kArrival);
+  Add(absl::ZeroDuration(), 0, 8, absl::Seconds(60));
+  Add(absl::Seconds(1), 0, 8, absl::Milliseconds(200));
+  EXPECT_THAT(All(), ElementsAre(1, 2));
+}
+
+TEST_F(QueueOrderTest, AFloodOfWhatIsDueDelaysWhatIsDueLastForABoundedTime) {
+  Start(QueueOrder::kPriority);
+  Add(absl::ZeroDuration(), 0, 8, absl::Hours(1));
+  // One a second arrives and one a second is computed.
+  for (int second = 1; second < 1000; ++second) {
+    Add(absl::Seconds(second), 0, 8, absl::Microseconds(1));
+    if (Next() != 1) continue;
+    EXPECT_EQ(absl::Seconds(second), kDueMax);
     return;
   }
   FAIL() << "the first sequence was never computed";
