@@ -165,13 +165,16 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
   schema.Add("itl-slo", &config.itl_slo,
              "On decode nodes, the longest step that a generated token should wait for: while "
              "sequences generate, a step takes only as many prompt tokens as its predicted time "
-             "allows, at least one KV block's. 0 = as many as --max-batch-tokens allows.",
+             "allows; at least one KV block's once a prompt has waited for half of the time until "
+             "its first token is due (2 s where no goal for it is set). 0 = as many as "
+             "--max-batch-tokens allows.",
              {.group = "Scheduling"});
   schema.Add(
       "queue-order", &config.queue_order,
-      "Which sequences are computed first. fcfs: by arrival; priority: each level of priority "
-      "counts as a second of waiting, at most 30 s in all; shortest-prompt: as priority, and "
-      "a prompt counts as arriving later by the time that computing it takes.",
+      "Which sequences are computed first. fcfs: by arrival; priority: the one whose first token "
+      "is due first, where each level of priority counts as a second; without a due time as if "
+      "it were 15 s. Both move a sequence by at most 30 s. shortest-prompt: as priority, and a "
+      "prompt counts as arriving later by the time that computing it takes.",
       {.group = "Scheduling", .choices = {"fcfs", "priority", "shortest-prompt"}});
   schema.Add(
       "batching", &config.batching,

@@ -112,7 +112,8 @@ void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
              "Service tiers that requests may name (`service_tier`), each with goals of its own: "
              "NAME [ttft=DURATION] [gap=DURATION] [late=serve|refuse] [priority=N], separated by "
              "commas. What one leaves out is as --ttft-slo, --gap-slo and --late say, which are "
-             "the goals of the tier `default`.",
+             "the goals of the tier `default`. Nodes are told when a first token is due, and "
+             "compute what is due first before the rest (--queue-order).",
              {.group = "Deadlines"});
   schema.Add("token-deadline", &config.core.token_deadline,
              "Longest time between two tokens; after it another node continues the answer.",
