@@ -311,7 +311,7 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
     short_of_blocks_ = true;
     // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines, and
     // those of units that move to a creditor soon.
-    if (loan_expected_ || !sequence.generates || !PreemptLast(sequence)) return false;
+    if (loan_expected_ || !sequence.generates || !PreemptFor(sequence)) return false;
   }
 }
 

@@ -163,6 +163,7 @@ struct Sequence {
   bool awaited = false;    // preempted, and its blocks are being read back: it takes none meanwhile
   // Steps without room for a block of a prompt, while it had rows to compute (prompt_chunk.h).
   int32_t steps_passed = 0;
+  int32_t preempted_early = 0;  // times that it was, and one behind it was not (preemption.h)
   // The constraint has yet to say of the last output token whether it completes the answer.
   bool verdict_due = false;
   // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.

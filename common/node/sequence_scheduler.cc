@@ -321,7 +321,7 @@ void SequenceScheduler::FillRunning() {
           options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
       while (!AcquireBlocks(sequence, needed)) {
         // With sequences running there will be blocks when one of them ends.
-        if (running_.empty() && PreemptLast(sequence)) continue;
+        if (running_.empty() && PreemptFor(sequence)) continue;
         short_of_blocks_ = true;
         return;
       }
@@ -333,46 +333,6 @@ void SequenceScheduler::FillRunning() {
   }
   for (const auto& [id, sequence] : waiting_)
     short_of_blocks_ |= sequence->blocks.empty() && !sequence->held_back;
-}
-
-bool SequenceScheduler::PreemptLast(const Sequence& needy) {
-  const Order behind = needy.order();
-  Sequence* last = nullptr;
-  for (const Queue* queue : {&waiting_, &running_}) {
-    for (auto it = queue->rbegin(); it != queue->rend() && behind < it->first; ++it) {
-      if (it->second->blocks.empty()) continue;
-      if (last == nullptr || last->order() < it->first) last = it->second;
-      break;
-    }
-  }
-  if (last == nullptr) return false;
-  PreemptGroup(*last, needy);
-  Preempt(*last);
-  return true;
-}
-
-// The sequences of a request share its prompt's blocks, so that one alone gives little back, and
-// would need all of them when it goes on. Those of the needy one's own request stay: it goes on.
-void SequenceScheduler::PreemptGroup(const Sequence& last, const Sequence& needy) {
-  const std::string& group = last.input.group;
-  if (group.empty() || group == needy.input.group) return;
-  std::vector<Sequence*> others;
-  for (const Queue* queue : {&waiting_, &running_})
-    for (auto it = queue->upper_bound(needy.order()); it != queue->end(); ++it)
-      if (it->second->input.group == group && !it->second->blocks.empty() && it->second != &last)
-        others.push_back(it->second);
-  for (Sequence* other : others) Preempt(*other);
-}
-
-void SequenceScheduler::Preempt(Sequence& sequence) {
-  TANDEM_CHECK(!sequence.in_step, "sequence ", sequence.id.value());
-  ReturnBlocks(sequence);
-  sequence.forked_tokens = 0;
-  LeaveQueues(sequence);
-  sequence.phase = SequencePhase::kWaiting;
-  waiting_.emplace(sequence.order(), &sequence);
-  CountPrefill(sequence);
-  ++preemption_count_;
 }
 
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,

@@ -12,14 +12,14 @@
 // sequence's rank decides its place (queue_policy.h); of equal ranks, a lower SequenceId came
 // first. So equal histories in equal times give equal plans.
 //
-// When a generating sequence needs a block and none is available, the scheduler preempts the last
-// sequence behind it in the order: that sequence gives up all of its blocks and waits. So do the
-// other sequences of its request, since most of its blocks are theirs as well. Then it
-// takes from the prefix cache what is still there or was read back meanwhile (stored_blocks.h), and
-// the rest is computed again from its tokens; its stream does not change. Where units can be lent
-// instead (borrower.h), it waits for that. The first sequence is never preempted, so there is
-// always progress. While a sequence waits or stalls because blocks are missing, no new sequence is
-// admitted.
+// When a generating sequence needs a block and none is available, the scheduler preempts a sequence
+// behind it in the order: the last one, or one that costs much less (preemption.h). That sequence
+// gives up all of its blocks and waits. So do the other sequences of its request that are behind
+// the needy one, since most of its blocks are theirs as well. Then it takes from the prefix cache
+// what is still there or was read back meanwhile (stored_blocks.h), and the rest is computed again
+// from its tokens; its stream does not change. Where units can be lent instead (borrower.h), it
+// waits for that. The first sequence is never preempted, so there is always progress. While a
+// sequence waits or stalls because blocks are missing, no new sequence is admitted.
 //
 // Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, to a
@@ -43,6 +43,7 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_pool.h"
 #include "common/node/constraint_turns.h"
+#include "common/node/preemption.h"
 #include "common/node/queue_policy.h"
 #include "common/node/sequence.h"
 #include "common/node/sequence_rebuild.h"
@@ -180,6 +181,8 @@ class SequenceScheduler {
   // Whether its blocks are being read: it takes none until they are here. No effect on a sequence
   // that has left.
   void SetAwaited(SequenceId id, bool awaited);
+  // What reading a preempted sequence's blocks would cost. `prices` outlives the last PlanStep.
+  void set_stored_prices(const StoredPrices* prices) { stored_prices_ = prices; }
 
   // ---- lending, for the Borrower
   // A creditor has verified copies of these units: gives their blocks back. REQUIRES: `id` is not
@@ -311,9 +314,11 @@ class SequenceScheduler {
   void PlanRows();
   // Plans the one row of a sequence that generates or is a fork; false when it has none.
   bool PlanRow(Sequence& sequence);
-  // Takes the blocks of the last sequence behind `needy` in the order, and of its group.
-  bool PreemptLast(const Sequence& needy);
-  void PreemptGroup(const Sequence& last, const Sequence& needy);
+  // Takes the blocks of a sequence behind `needy` in the order (preemption.h), and of its group.
+  // False when none has blocks.
+  bool PreemptFor(const Sequence& needy);
+  // The sequences behind `needy` that have blocks, in order. Valid until the next call.
+  absl::Span<Sequence* const> Behind(const Sequence& needy);
   void Preempt(Sequence& sequence);
   // As Preempt, for a sequence that lost lent KV.
   void ComputeAgain(Sequence& sequence);
@@ -360,6 +365,9 @@ class SequenceScheduler {
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   // Bound: the sequences.
   Queue waiting_, running_;
+  // Bound: the sequences.
+  std::vector<Sequence*> behind_;  // those that PreemptFor weighs
+  const StoredPrices* stored_prices_ = nullptr;
   // Bound: --max-batch-tokens.
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;

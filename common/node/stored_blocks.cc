@@ -57,6 +57,7 @@ StoredBlocks::StoredBlocks(SequenceScheduler& scheduler, NodeLedger& ledger,
       tiers_(contents != nullptr ? contents->tiers : storage::TierSet()),
       times_(tiers_, scheduler.spec().layout.block_bytes()) {
   if (contents == nullptr) return;
+  scheduler.set_stored_prices(this);
   for (const kv::BlockHash& hash : contents->on_disk)
     Place(hash, storage::TierSet::Of(storage::StoreTier::kDisk));
   moved_.clear();  // no router has joined
@@ -115,6 +116,7 @@ bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::T
 }
 
 void StoredBlocks::Resume(absl::Time now) {
+  priced_at_ = now;
   if (stored_.empty()) return;
   for (const SequenceId id : scheduler_.NextToResume(kResumedMax)) {
     const Sequence& sequence = scheduler_.Get(id);

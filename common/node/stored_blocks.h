@@ -39,13 +39,14 @@
 #include "common/cost/link_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/node/node_ledger.h"
+#include "common/node/preemption.h"
 #include "common/node/sequence.h"
 #include "common/node/storage_times.h"
 #include "common/storage/block_storage.h"
 
 namespace tandem::node {
 
-class StoredBlocks {
+class StoredBlocks final : public StoredPrices {
  public:
   static constexpr size_t kSavesMax = 8;    // at a time
   static constexpr size_t kLoadsMax = 64;   // at a time; more prompts compute what they lack
@@ -68,6 +69,9 @@ class StoredBlocks {
   // has an effect. `scheduler` and `ledger` outlive this.
   StoredBlocks(SequenceScheduler& scheduler, NodeLedger& ledger,
                const std::shared_ptr<const storage::StorageContents>& contents);
+  // The scheduler refers to it.
+  StoredBlocks(const StoredBlocks&) = delete;
+  StoredBlocks& operator=(const StoredBlocks&) = delete;
 
   // Loads the beginning of a prompt that is to be computed or decoded here, if storage holds more
   // of it than memory. True: `command` waits and comes back from Handle or OnTick, unless Drop
@@ -82,6 +86,10 @@ class StoredBlocks {
   // Call it before each plan: begins to load what the preempted sequences that go on next have in
   // storage, and holds them back until it is here.
   void Resume(absl::Time now);
+  // For the scheduler, when it chooses which sequence to preempt: of the stored blocks at the
+  // beginning, at the prices of the last Resume. What is stored is taken to be a prefix, so that
+  // its end is found by bisection.
+  Read ReadOf(absl::Span<const kv::BlockHash> hashes) const override;
   // Forgets a leg's waiting command of an older attempt than `attempt`. False if a command of this
   // attempt or a newer one waits.
   bool Drop(const LegKey& leg, uint32_t attempt);
@@ -200,6 +208,7 @@ class StoredBlocks {
   };
   storage::PerTier<Tier> by_tier_;
   StorageTimes times_;
+  absl::Time priced_at_ = absl::InfinitePast();  // the last Resume
   uint64_t next_load_ = 1;
   bool gave_up_ = false;  // a load, since the storage last carried out a command
 };

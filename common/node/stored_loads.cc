@@ -1,6 +1,7 @@
 // Which loads begin, and how much each brings: implements these members of StoredBlocks
 // (common/node/stored_blocks.h).
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/node/stored_blocks.h"
@@ -59,6 +60,19 @@ double StoredBlocks::EngineWaitUs(int64_t prompt_tokens) const {
       .cost()
       .Predict({.prompt_rows = rows, .prompt_attended = rows * (prompt_tokens / 2)})
       .us;
+}
+
+StoredPrices::Read StoredBlocks::ReadOf(absl::Span<const kv::BlockHash> hashes) const {
+  if (stored_.empty() || hashes.empty() || hangs()) return {};
+  const auto stored = [this](const kv::BlockHash& hash) { return stored_.contains(hash); };
+  // As mostly.
+  const auto end = stored(hashes.back())
+                       ? hashes.end()
+                       : std::partition_point(hashes.begin(), hashes.end(), stored);
+  if (end == hashes.begin()) return {};
+  StorageTimes::Blocks blocks;
+  blocks[TiersOf(*std::prev(end)).fastest()] = end - hashes.begin();
+  return {end - hashes.begin(), times_.ReadUs(blocks, priced_at_)};
 }
 
 StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
