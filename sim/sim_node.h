@@ -91,6 +91,7 @@ class SimNode final : public Process {
   }
   int64_t units_lent() const { return alive() ? resources_->counters().units_lent() : 0; }
   int64_t loans_lost() const { return alive() ? resources_->counters().loans_lost() : 0; }
+  int64_t units_regained() const { return alive() ? resources_->counters().units_regained() : 0; }
   // Of sequences that lost loans and kept the rest.
   node::SequenceScheduler::Rebuilds rebuilds() const {
     return alive() ? resources_->scheduler().rebuilds() : node::SequenceScheduler::Rebuilds();

@@ -454,6 +454,7 @@ SimReport Simulation::Report() {
     report.blocks_read_from_host += node->blocks_read_from_host();
     report.units_lent += node->units_lent();
     report.loans_lost += node->loans_lost();
+    report.units_regained += node->units_regained();
     report.rebuilds_begun += node->rebuilds().begun;
     report.rebuilds_done += node->rebuilds().done;
     report.rows_rebuilt += node->rebuilds().rows;

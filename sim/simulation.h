@@ -40,7 +40,9 @@ struct SimReport {
   int64_t units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0, loans_planned = 0;
   int64_t links_measured = 0;  // from debtors to creditors: rate and round trip, at routers' ends
   int64_t loans_taken_over = 0;
-  // Sequences that computed lost units alone, those of them that went on where they were, and rows.
+  int64_t units_regained = 0;  // lost with a creditor, and lent by another holder
+  // Sequences that kept the rest when they lost units, those of them that went on where they were,
+  // and lost rows that they computed.
   int64_t rebuilds_begun = 0, rebuilds_done = 0, rows_rebuilt = 0;
   int64_t rows_computed = 0;      // by all engines, ever
   int64_t mixed_step_us_max = 0;  // of all nodes

@@ -28,6 +28,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.blocks_read_from_host += run.blocks_read_from_host;
   total.units_lent += run.units_lent;
   total.loans_lost += run.loans_lost;
+  total.units_regained += run.units_regained;
   total.rebuilds_begun += run.rebuilds_begun;
   total.rebuilds_done += run.rebuilds_done;
   total.rows_rebuilt += run.rows_rebuilt;
@@ -109,7 +110,8 @@ std::string ToText(const SwarmReport& report) {
       "fetched for prompts, %d read from storage (%d of them "
       "from host memory); %d tokens of blocks that are not full fetched\n"
       "%d units of running sequences lent; %d loans moved, %d came home, %d were lost, %d were "
-      "taken over; %d plans\n%d sequences computed lost units alone, %d of them went on, %d rows\n"
+      "taken over; %d plans\n%d sequences kept the rest when they lost units, %d of them went on; %d "
+      "rows computed, %d units regained\n"
       "%d schedules violated an invariant\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,
       static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,
@@ -118,7 +120,7 @@ std::string ToText(const SwarmReport& report) {
       report.blocks_loaded, report.blocks_read_from_host, report.part_tokens_fetched,
       report.units_lent, report.loans_moved, report.loans_home, report.loans_lost,
       report.loans_taken_over, report.loans_planned, report.rebuilds_begun, report.rebuilds_done,
-      report.rows_rebuilt, report.failures.size());
+      report.rows_rebuilt, report.units_regained, report.failures.size());
   for (const SwarmReport::Failure& failure : report.failures)
     absl::StrAppend(&text, "  seed ", failure.seed, " at ", failure.violation.at_us, " us, ",
                     failure.violation.checker, ": ", failure.violation.what, "\n");

@@ -39,5 +39,34 @@ TEST(LostLoans, ACreditorsDeathCostsTheRowsOfItsUnits) {
   EXPECT_GT(runs, 0);
 }
 
+// The prefill node still has the blocks of the prompt as prefix cache.
+TEST(LostLoans, UnitsThatAnotherNodeHoldsAreLentAgain) {
+  SetLogLevel(LogLevel::kError);
+  for (const int64_t window : {0, 12}) {
+    int64_t regained = 0, rows_again = 0, lost = 0;
+    for (int64_t crash_us = 200'000; crash_us < 500'000; crash_us += 20'000) {
+      for (const int64_t target : {2, 3, 4}) {
+        Schedule schedule = LendingSchedule(/*prefill_nodes=*/1, /*decode_nodes=*/3, window);
+        schedule.requests.push_back(
+            {.at_us = 50'000, .own_tokens = 150, .own_seed = 3, .max_tokens = 100});
+        const int64_t rows = RunSchedule(schedule).rows_computed;
+        schedule.faults.push_back(
+            {.at_us = crash_us, .kind = FaultKind::kCrash, .target = target, .lasts_us = 50'000});
+        const SimReport report = RunSchedule(schedule);
+        SCOPED_TRACE(absl::StrCat("window ", window, " process ", target, " at ", crash_us));
+        ExpectNoViolations(report);
+        EXPECT_EQ(report.clients.done, 1);
+        if (report.loans_lost == 0) continue;
+        regained += report.units_regained;
+        rows_again += report.rows_computed - rows;
+        lost += report.loans_lost;
+      }
+    }
+    std::cout << "window " << window << ": " << lost << " losses, " << regained
+              << " units regained, " << rows_again << " rows computed again\n";
+    EXPECT_GT(regained, 0) << window;
+  }
+}
+
 }  // namespace
 }  // namespace tandem::sim
