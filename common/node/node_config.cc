@@ -173,7 +173,7 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
       "queue-order", &config.queue_order,
       "Which sequences are computed first. fcfs: by arrival; priority: the one whose first token "
       "is due first, where each level of priority counts as a second; without a due time as if "
-      "it were 15 s. Both move a sequence by at most 30 s. shortest-prompt: as priority, and a "
+      "it were 20 s. Both move a sequence by at most 30 s. shortest-prompt: as priority, and a "
       "prompt counts as arriving later by the time that computing it takes.",
       {.group = "Scheduling", .choices = {"fcfs", "priority", "shortest-prompt"}});
   schema.Add(

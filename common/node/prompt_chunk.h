@@ -3,12 +3,13 @@
 // A step beside generated rows takes as many prompt rows as fit into its goal. If less than a block
 // fits, it takes those few or none as long as every prompt has time left (PromptMayWait), and then
 // a block. A prompt may spend half of its time on waiting. The rest is reserved, because
-// predictions err and other prompts arrive: with all of it, 2.7 times as many first tokens of a
-// loaded node were late (docs/adr/0117).
+// predictions err and other prompts arrive: where all of it was spent, first tokens came too late
+// (docs/adr/0117).
 //
 // Every wait is bounded: by the due time, which counts for kDueMax at most; by kWaitWithoutDue
-// where there is none; and by kStepsPassedMax whatever the clock says. Thread safety: pure
-// functions of their arguments.
+// where there is none; and by kStepsPassedMax whatever the clock says.
+//
+// Thread safety: pure functions of their arguments.
 #pragma once
 
 #include <algorithm>

@@ -30,11 +30,10 @@ enum class QueueOrder {
 // What a level of priority is worth: as --priority-level of a router, unless it is changed there.
 inline constexpr absl::Duration kPriorityLevel = absl::Seconds(1);
 inline constexpr absl::Duration kAdvantageMax = absl::Seconds(30);
-// The time until a first token is due counts up to this. It moves a rank by at most half of
-// kAdvantageMax, so that 15 levels of priority count beside it either way.
-inline constexpr absl::Duration kDueMax = kAdvantageMax;
-// A sequence without a due time is ranked as if this were its time.
-inline constexpr absl::Duration kDueOtherwise = absl::Seconds(15);
+// The time until a first token is due counts up to this; without a due time it counts as this. So
+// a due time is worth two thirds of kAdvantageMax at most, and ten levels of priority count beside
+// the nearest one.
+inline constexpr absl::Duration kDueMax = absl::Seconds(20);
 
 // `compute_time`: what the uncached part of its prompt takes, as predicted. `due_within`: when its
 // first token is due, counted from its arrival; infinite = no time is set.
@@ -45,7 +44,7 @@ inline absl::Time RankOf(QueueOrder order, absl::Time arrived, int32_t priority,
   if (order != QueueOrder::kArrival) {
     later += priority * kPriorityLevel;
     if (due_within != absl::InfiniteDuration())
-      later += std::clamp(due_within, absl::ZeroDuration(), kDueMax) - kDueOtherwise;
+      later += std::clamp(due_within, absl::ZeroDuration(), kDueMax) - kDueMax;
   }
   if (order == QueueOrder::kShortestPrompt) later += compute_time;
   return arrived + std::clamp(later, -kAdvantageMax, kAdvantageMax);

@@ -1,9 +1,12 @@
 // Goal: both legs of a sequence tell their nodes what is left until its first token is due: less
 // with each retry, and "already due" once nothing is left; nothing is said without a goal, or of a
-// request that is late.
+// request that is late. Predictions know that nodes compute what is due first before the rest.
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "router/core/first_token_goal.h"
+#include "router/fleet/prompt_work.h"
 #include "tests/unit/router/request_fixture.h"
 
 namespace tandem::router {
@@ -64,6 +67,82 @@ TEST_F(FirstTokenDueTest, EachLegIsToldWhatIsLeft) {
   h_.Lose(kD0);
   Pass(absl::Seconds(1));
   EXPECT_EQ(h_.NextRun(kD1).first_token_due_us(), 1) << "its client waits";
+}
+
+TEST(PromptWork, WhatIsDueLaterIsNotAhead) {
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  const auto in = [&](int seconds) { return now + absl::Seconds(seconds); };
+  PromptWork work;
+  work.Add(100, now, in(10));
+  work.Add(50, now, in(1));
+  work.Add(30, now);
+  EXPECT_EQ(work.RemainingUs(now, in(0)), 0);
+  EXPECT_EQ(work.RemainingUs(now, in(1)), 50);
+  EXPECT_EQ(work.RemainingUs(now, in(10)), 150);
+  EXPECT_EQ(work.RemainingUs(now), 180);
+  work.Remove(50, now, in(1));
+  EXPECT_EQ(work.RemainingUs(now, in(1)), 0);
+  work.Remove(30, now);
+  EXPECT_EQ(work.RemainingUs(now), 100);
+  work.Remove(100, now, in(10));
+  EXPECT_EQ(work.RemainingUs(now), 0);
+}
+
+// A prefill node of a millisecond a row, and decode nodes that are far too slow for prompts.
+class DueWaitTest : public ::testing::Test {
+ protected:
+  DueWaitTest() {
+    RouterOptions options;
+    options.placement = PlacementPolicy::kCost;
+    h_ = std::make_unique<CoreHarness>(options);
+    h_->JoinDecode(kD0, "d0");
+    h_->JoinPrefill(kP0, "p0");
+    for (const auto& [key, row_us] : {std::pair(kD0, 100'000.0), std::pair(kP0, 1000.0)}) {
+      v1::NodeMessage message;
+      message.mutable_step_cost()->set_prompt_row_us(row_us);
+      message.mutable_step_cost()->set_generated_row_us(10);
+      h_->SayMessage(key, message);
+    }
+  }
+  v1::Leg Submit(const std::string& id, absl::Duration ttft_slo, int prompt) {
+    RequestInput input = CoreHarness::Input(id, prompt, 10);
+    input.tier = std::make_shared<const ServiceTier>(ServiceTier{.ttft_slo = ttft_slo});
+    EXPECT_OK(h_->Submit(std::move(input)));
+    return h_->Quiet(kD0) ? v1::Leg() : h_->NextRun(kD0).leg();
+  }
+  std::unique_ptr<CoreHarness> h_;
+};
+
+TEST_F(DueWaitTest, WhatIsDueLaterDoesNotKeepARequestFromItsNode) {
+  Submit("batch", absl::Seconds(60), 1000);  // a second
+  EXPECT_EQ(Submit("chat", absl::Milliseconds(500), 100).request_id(), "chat")
+      << "the node computes it first";
+  EXPECT_EQ(Submit("in 60 s", absl::Seconds(60), 100).request_id(), "in 60 s");
+  EXPECT_EQ(h_->core().sequences_queued(), 0);
+  h_->Finish("batch", request::FinishReason::kAborted);
+  h_->Finish("chat", request::FinishReason::kAborted);
+  h_->Finish("in 60 s", request::FinishReason::kAborted);
+  const Node& node = *h_->core().fleet().Find(NodeKey(kP0));
+  EXPECT_EQ(node.work.us(), 0);
+  EXPECT_EQ(node.WaitUs(100, h_->now(), h_->now()), 0);
+}
+
+TEST_F(DueWaitTest, AFirstTokenInItsTimeIsNotHeldAgainstTheNode) {
+  const Node& node = *h_->core().fleet().Find(NodeKey(kP0));
+  const auto late_us = [&](const std::string& id, absl::Duration ttft_slo) {
+    const v1::Leg decode = Submit(id, ttft_slo, 100);
+    h_->Say(kD0, {Reserved(decode)});
+    const v1::Leg prefill = h_->NextPrefill(kP0).leg();
+    for (int i = 0; i < 3; ++i) {  // ten times and more what was predicted
+      for (const uint64_t key : {kD0, kP0}) h_->Say(key, {});
+      h_->Advance(absl::Milliseconds(500));
+    }
+    h_->Say(kP0, {Generated(prefill, {0})});
+    EXPECT_EQ(h_->client(id).tokens.size(), 1) << id;
+    return node.record.LateUs(h_->now());
+  };
+  EXPECT_EQ(late_us("in time", absl::Seconds(10)), 0);
+  EXPECT_GT(late_us("late", absl::Seconds(1)), 0);
 }
 
 TEST_F(FirstTokenDueTest, WithoutAGoalNothingIsSaid) {
