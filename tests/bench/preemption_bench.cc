@@ -1,17 +1,17 @@
 // Measures what preemption costs a node whose pool holds a quarter of what its requests need: rows
 // that are computed again, the time until all have ended, each request's time, and the longest time
 // for which a request's stream stood still. In virtual time: a step takes what a fixed profile
-// says, and a storage thread copies at a fixed rate. So a run depends on its seed alone.
+// says, and a storage thread copies at a fixed rate. So a run depends on its seed alone. Then, by
+// the machine's clock: what a step's plan takes with a preemption and without one.
 //   ninja bench_preemption && tests/bench_preemption [SEEDS]
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -20,6 +20,7 @@
 #include "common/node/lent_units.h"
 #include "common/node/node_resources.h"
 #include "common/runtime/random.h"
+#include "tests/bench/virtual_storage.h"
 
 namespace tandem::node {
 namespace {
@@ -82,79 +83,6 @@ std::vector<Request> RequestsOf(const Scenario& scenario, uint64_t seed, int64_t
   return requests;
 }
 
-// A storage thread in virtual time, with room for everything.
-class Storage {
- public:
-  explicit Storage(double read_block_us) : read_(absl::Microseconds(read_block_us)) {}
-
-  void Take(NodeActions actions, absl::Time now) {
-    for (storage::StorageCommand& command : actions.storage) {
-      if (const auto* cancel = std::get_if<storage::CancelLoad>(&command)) {
-        Cancel(cancel->load);
-      } else if (std::holds_alternative<storage::LoadBlocks>(command)) {
-        loads_.push_back(std::move(command));
-      } else if (std::holds_alternative<storage::SaveBlock>(command)) {
-        saves_.push_back(std::move(command));
-      }
-    }
-    Begin(now);
-  }
-  absl::Time next() const { return running_.has_value() ? ends_ : absl::InfiniteFuture(); }
-  // The event of what has ended by `now`.
-  std::optional<storage::StorageEvent> Pop(absl::Time now) {
-    if (!cancelled_.empty()) {
-      storage::StorageEvent event = cancelled_.front();
-      cancelled_.pop_front();
-      return event;
-    }
-    if (!running_.has_value() || ends_ > now) return std::nullopt;
-    const storage::StorageCommand command = *std::exchange(running_, std::nullopt);
-    const absl::Time ended = ends_;
-    const auto tiers = storage::TierSet::Of(storage::StoreTier::kHost);
-    storage::StorageEvent event;
-    if (const auto* load = std::get_if<storage::LoadBlocks>(&command)) {
-      storage::BlocksLoaded loaded{.load = load->load};
-      loaded.loaded = std::ssize(load->blocks);
-      loaded.from.assign(load->blocks.size(), storage::StoreTier::kHost);
-      loaded.read.host = {loaded.loaded * kBlockBytes, static_cast<double>(loaded.loaded) * read_};
-      event = loaded;
-    } else {
-      storage::BlockSaved saved{.block = std::get<storage::SaveBlock>(command).block,
-                                .tiers = tiers};
-      saved.written.host = {kBlockBytes, read_};
-      event = saved;
-    }
-    Begin(ended);
-    return event;
-  }
-
-  static constexpr int64_t kBlockBytes = kBlockTokens * 1024;
-
- private:
-  void Begin(absl::Time now) {
-    if (running_.has_value() || (loads_.empty() && saves_.empty())) return;
-    std::deque<storage::StorageCommand>& queue = loads_.empty() ? saves_ : loads_;
-    running_ = std::move(queue.front());
-    queue.pop_front();
-    const auto* load = std::get_if<storage::LoadBlocks>(&*running_);
-    ends_ = now + read_ * (load == nullptr ? 1 : std::ssize(load->blocks));
-  }
-  void Cancel(storage::LoadId id) {
-    const auto it = std::find_if(loads_.begin(), loads_.end(), [&](const auto& command) {
-      return std::get<storage::LoadBlocks>(command).load == id;
-    });
-    if (it == loads_.end()) return;
-    loads_.erase(it);
-    cancelled_.push_back(storage::BlocksLoaded{.load = id, .status = absl::CancelledError("")});
-  }
-
-  const absl::Duration read_;
-  std::deque<storage::StorageCommand> loads_, saves_;
-  std::deque<storage::StorageEvent> cancelled_;
-  std::optional<storage::StorageCommand> running_;
-  absl::Time ends_;
-};
-
 struct Figures {
   int64_t rows_again = 0, preemptions = 0, preempted_most = 0, blocks_read = 0;
   absl::Duration makespan, mean, p99, stood_still;
@@ -202,8 +130,9 @@ class Run {
     options.spec.numerics_id = "n";
     options.spec.vocab_size = 50'000;
     options.spec.context_tokens = 8192;
-    options.spec.layout = {
-        .num_layers = 1, .block_tokens = kBlockTokens, .layer_block_bytes = Storage::kBlockBytes};
+    options.spec.layout = {.num_layers = 1,
+                           .block_tokens = kBlockTokens,
+                           .layer_block_bytes = VirtualStorage::kBlockBytes};
     options.num_blocks = blocks;
     options.max_sequences = 64;
     options.queue_order = scenario_.order;
@@ -351,7 +280,7 @@ class Run {
   const std::vector<Request> requests_;
   cost::StepProfile truth_;
   std::unique_ptr<NodeResources> resources_;
-  Storage storage_{std::max(scenario_.read_block_us, 1.0)};
+  VirtualStorage storage_{std::max(scenario_.read_block_us, 1.0)};
   absl::Time now_ = absl::FromUnixSeconds(1000);
   size_t next_ = 0;
   int64_t units_left_ = 0;  // that other nodes may still keep
@@ -438,6 +367,56 @@ void Measure(const Scenario& scenario, int seeds) {
   std::fflush(stdout);
 }
 
+// What planning a step takes with 256 sequences whose pool is full, by the machine's clock.
+void Time() {
+  constexpr int kSequences = 256;
+  SchedulerOptions options;
+  options.spec.context_tokens = 8192;
+  options.spec.layout = {.num_layers = 1,
+                         .block_tokens = kBlockTokens,
+                         .layer_block_bytes = VirtualStorage::kBlockBytes};
+  options.num_blocks = kSequences * 35;
+  options.max_batch_tokens = 2048;
+  options.max_sequences = kSequences;
+  for (int i = 1; i < 100; ++i) {
+    cost::StepShape shape;
+    shape.Add(i, 1 + i % 7, true);
+    options.step_cost.Observe(shape, 1000 + 10 * shape.prompt_rows);
+  }
+  SequenceScheduler scheduler(options);
+  for (int i = 0; i < kSequences; ++i) {
+    SequenceInput input;
+    input.prompt.assign(static_cast<size_t>(400 + i % 128), i);
+    input.group = absl::StrCat("1/a-request-with-a-long-name-", i);
+    input.stop.max_tokens = 4000;
+    const auto id = scheduler.Admit(std::move(input), /*generates=*/true);
+    TANDEM_CHECK(id.ok(), id.status().ToString());
+    scheduler.Schedule(*id);
+  }
+  std::vector<double> quiet, preempting;
+  for (int i = 0; i < 3000; ++i) {
+    const int64_t before = scheduler.preemption_count();
+    const auto began = std::chrono::steady_clock::now();
+    scheduler.PlanStep();
+    const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - began;
+    const int64_t victims = scheduler.preemption_count() - before;
+    if (victims == 0 && scheduler.prefill_tokens_waiting() == 0) quiet.push_back(us.count());
+    if (victims == 1) preempting.push_back(us.count());
+    const StepResult& step = scheduler.FinishStep(std::vector<engine::SampledToken>(
+        static_cast<size_t>(scheduler.planned_shape().sampled_rows), {.token = 65}));
+    for (const StepOutcome& outcome : step.outcomes)
+      if (outcome.sampled) scheduler.AppendSampled(outcome);
+  }
+  const auto print = [](const char* name, std::vector<double>& all) {
+    std::sort(all.begin(), all.end());
+    if (all.empty()) return;
+    std::printf("plan of a step %s: %zu, p50 %.1f us, p99 %.1f us\n", name, all.size(),
+                all[all.size() / 2], all[all.size() * 99 / 100]);
+  };
+  print("without preemption", quiet);
+  print("with one", preempting);
+}
+
 }  // namespace
 }  // namespace tandem::node
 
@@ -449,5 +428,6 @@ int main(int argc, char** argv) {
       "| p99, s | stood still, s | streams |\n|---|---|---|---|---|---|---|---|---|---|\n",
       seeds);
   for (const auto& scenario : tandem::node::kScenarios) tandem::node::Measure(scenario, seeds);
+  tandem::node::Time();
   return 0;
 }

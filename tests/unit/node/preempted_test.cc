@@ -125,5 +125,28 @@ TEST_F(PreemptedTest, WhatIsSlowerToReadThanToComputeIsComputed) {
   EXPECT_EQ(TokensOf("d").size(), 60u);
 }
 
+// Goal: the scheduler hears what a victim's blocks would cost, as storage has them.
+TEST_F(PreemptedTest, StorageTellsWhatReadingBackWouldCost) {
+  node::SequenceInput input;
+  for (const int token : Prompt("a", 1, 4).start_decode().sequence().prompt())
+    input.prompt.push_back(token);
+  std::vector<kv::BlockHash> hashes = resources_->scheduler().HashesOf(input);
+  ASSERT_THAT(hashes, SizeIs(4));
+  EXPECT_EQ(resources_->stored_blocks().ReadOf(hashes).blocks, 0);
+  Serve("a", 1, 4);
+  Crowd();
+  Serve("a again", 1, 4);
+  ASSERT_EQ(resources_->counters().blocks_loaded(), 4);
+  const node::StoredPrices::Read all = resources_->stored_blocks().ReadOf(hashes);
+  EXPECT_EQ(all.blocks, 4);
+  EXPECT_GT(all.us, 0);
+  const auto part = resources_->stored_blocks().ReadOf(absl::MakeConstSpan(hashes).first(2));
+  EXPECT_EQ(part.blocks, 2);
+  EXPECT_DOUBLE_EQ(part.us, all.us / 2);
+  hashes.resize(7);  // three that it has never seen
+  EXPECT_EQ(resources_->stored_blocks().ReadOf(hashes).blocks, 4);
+  EXPECT_DOUBLE_EQ(resources_->stored_blocks().ReadOf(hashes).us, all.us);
+}
+
 }  // namespace
 }  // namespace tandem::decode_node
