@@ -267,7 +267,7 @@ class Borrower {
   LoanHome home_;
   // Bound: the routers that this node has joined.
   std::vector<RouterKey> routers_;
-  // Bound: the units of the node's sequences, kUnusedMax and kMovesMax.
+  // Bound: the units of the node's sequences, kUnusedMax, kMovesMax and kRegainsMax.
   Loans loans_;
   // When a loan last began to be used, or ended.
   absl::Time last_change_ = absl::InfinitePast();

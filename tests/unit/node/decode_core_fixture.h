@@ -39,18 +39,19 @@ class DecodeCoreTest : public ::testing::Test {
     options.windowed_layers = setup_.windowed_layers;
     options.window_tokens = setup_.window_tokens;
     engine_ = *engine::NewHashEngine(options);
+    if (setup_.windowed_layers > 0) engine_->SetWindowSlots(setup_.blocks);
     EXPECT_OK(engine_->AllocateKv(setup_.blocks));
     core_.reset();
-    resources_ = std::make_unique<node::NodeResources>(
-        node::SchedulerOptions{.spec = engine_->spec(),
-                               .num_blocks = setup_.blocks,
-                               .slots = engine_->arena().slots(),
-                               .max_batch_tokens = setup_.batch_tokens,
-                               .max_sequences = 2,
-                               .max_waiting = 2,
-                               .borrows = setup_.lend_blocks > 0,
-                               .lend_blocks_max = setup_.lend_blocks,
-                               .constraints = constraints_});
+    resources_ = std::make_unique<node::NodeResources>(node::SchedulerOptions{
+        .spec = engine_->spec(),
+        .num_blocks = setup_.blocks,
+        .slots = setup_.windowed_layers > 0 ? engine_->arena().slots() : nullptr,
+        .max_batch_tokens = setup_.batch_tokens,
+        .max_sequences = 2,
+        .max_waiting = 2,
+        .borrows = setup_.lend_blocks > 0,
+        .lend_blocks_max = setup_.lend_blocks,
+        .constraints = constraints_});
     core_ = std::make_unique<DecodeCore>(*resources_);
   }
   // As the ConstraintGate does, before the core gets the command.
