@@ -10,10 +10,10 @@
 // not freed. What the prefix cache may keep of the rest does not count: the pool is short of these
 // blocks.
 //
-// The last candidate goes unless another one's cost for each freed block is less than its
-// kMargin-th part. The last one is likely to be preempted soon anyway, since all others grow as
-// well, so a victim before it is mostly one more: without a margin more rows are computed again
-// than if always the last one goes (docs/measurements/2026-11-28-preemption-victims.md).
+// The last candidate goes, unless another one costs less than its kVictimMargin-th part for each
+// freed block. The last one is likely to be preempted soon anyway, since all others grow as well,
+// so a victim before it is mostly one more: without a margin more rows are computed again than if
+// always the last one goes (docs/measurements/2026-11-28-preemption-victims.md).
 //
 // A sequence goes *early*, with others behind it that stay, kEarlyMax times at most; after that
 // only as the last one. One that has just come back has computed little and would be the cheapest
@@ -59,7 +59,7 @@ struct VictimPrices {
 
 struct VictimCost {
   double us = 0;
-  int64_t blocks = 0;  // that nobody uses afterwards
+  int64_t blocks = 0;  // that no sequence uses afterwards
 
   // Infinite if none is freed.
   double us_per_block() const;

@@ -43,7 +43,6 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_pool.h"
 #include "common/node/constraint_turns.h"
-#include "common/node/preemption.h"
 #include "common/node/queue_policy.h"
 #include "common/node/sequence.h"
 #include "common/node/sequence_rebuild.h"
@@ -52,6 +51,8 @@
 #include "common/storage/block_storage.h"
 
 namespace tandem::node {
+
+class StoredPrices;  // preemption.h
 
 struct SchedulerOptions {
   engine::EngineSpec spec;

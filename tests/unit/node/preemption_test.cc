@@ -5,15 +5,19 @@
 #include "common/node/preemption.h"
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "common/engine/hash/hash_engine.h"
+#include "common/node/node_ledger.h"
 #include "common/node/sequence_scheduler.h"
+#include "common/node/stored_blocks.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::node {
@@ -34,11 +38,13 @@ class FakeStorage : public StoredPrices {
  public:
   // Has the first blocks of what it is asked for.
   Read ReadOf(absl::Span<const kv::BlockHash> hashes) const override {
+    if (!only.empty() && hashes.front() != only.front()) return {};
     const int64_t count = std::min(blocks, std::ssize(hashes));
     return {count, us_per_block * static_cast<double>(count)};
   }
   int64_t blocks = 0;
   double us_per_block = 0;
+  std::vector<kv::BlockHash> only;  // if not empty: of the sequence that begins so
 };
 
 class PreemptionTest : public ::testing::Test {
@@ -208,14 +214,16 @@ class Node {
     scheduler_.Schedule(*id);
     return *id;
   }
+  // Tokens are taken of all sequences, or of `only` one: the others then keep what they have.
   // False: there was nothing to compute.
-  bool Step() {
+  bool Step(std::optional<SequenceId> only = {}) {
     const auto slices = scheduler_.PlanStep();
     if (slices.empty()) return false;
     const StepResult& step = scheduler_.FinishStep(engine_->Step(slices, [](int) {}));
     EXPECT_OK(step.status);
     for (const StepOutcome& outcome : step.outcomes)
-      if (outcome.sampled) scheduler_.AppendSampled(outcome);
+      if (outcome.sampled && outcome.id == only.value_or(outcome.id))
+        scheduler_.AppendSampled(outcome);
     return true;
   }
 
@@ -240,21 +248,54 @@ TEST(Preemption, WhatHasComputedNothingGivesWayToWhatHasComputedMuch) {
   EXPECT_THAT(node.scheduler().Get(patient).blocks, Not(IsEmpty()));
 }
 
-// The same, in steps that have no row to spare for the one between them: each time it comes back it
-// is the cheapest. The third time the last one goes.
+// One that storage has is the cheapest each time that it comes back. The third time the last goes.
 TEST(Preemption, WhatIsAlwaysTheCheapestGoesEarlyOnlySoOften) {
-  Node node(13, 2, 8);
-  const SequenceId patient = node.Add(Node::Input(2, 100, 200, 9));
-  while (node.scheduler().Get(patient).remaining() > 1) ASSERT_TRUE(node.Step());
-  const SequenceId urgent = node.Add(Node::Input(1, 1, 150, 0));
-  const SequenceId middle = node.Add(Node::Input(3, 48, 60, 5));
-  const Sequence &cheap = node.scheduler().Get(middle), &last = node.scheduler().Get(patient);
-  while (!last.blocks.empty()) {
-    ASSERT_TRUE(node.Step());
-    ASSERT_LT(std::ssize(node.scheduler().Get(urgent).tokens), 150);
+  Node node(18, 200, 8);
+  FakeStorage storage;
+  node.scheduler().set_stored_prices(&storage);
+  const SequenceInput stored = Node::Input(3, 80, 2, 5);
+  storage.only = node.scheduler().HashesOf(stored);
+  storage.blocks = 100;
+  // Only the first one's answer grows; the last one is the most expensive.
+  const SequenceId urgent = node.Add(Node::Input(1, 1, 200, 0));
+  const SequenceId other = node.Add(Node::Input(4, 16, 2, 0));
+  const SequenceId middle = node.Add(stored);
+  const SequenceId last = node.Add(Node::Input(2, 100, 2, 9));
+  const auto has_blocks = [&](SequenceId id) { return !node.scheduler().Get(id).blocks.empty(); };
+  const auto grow_until = [&](const std::function<bool()>& done) {
+    while (!done() && !::testing::Test::HasFailure()) {
+      ASSERT_TRUE(node.Step(urgent));
+      ASSERT_LT(std::ssize(node.scheduler().Get(urgent).tokens), 200);
+    }
+  };
+  for (int32_t early = 1; early <= kEarlyMax; ++early) {
+    grow_until([&] { return has_blocks(middle); });
+    grow_until([&] { return !has_blocks(middle); });
+    EXPECT_EQ(node.scheduler().Get(middle).preempted_early, early);
+    EXPECT_TRUE(has_blocks(last));
   }
-  EXPECT_EQ(cheap.preempted_early, kEarlyMax);
-  EXPECT_THAT(cheap.blocks, Not(IsEmpty()));
+  node.scheduler().Release(other);
+  grow_until([&] { return has_blocks(middle); });
+  grow_until([&] { return !has_blocks(last); });
+  EXPECT_TRUE(has_blocks(middle));
+  EXPECT_EQ(node.scheduler().Get(middle).preempted_early, kEarlyMax);
+}
+
+// A node's storage tells the scheduler what it has.
+TEST(Preemption, WhatTheNodesStorageHasGoesEarly) {
+  Node node(16, 200, 8);
+  const SequenceInput stored = Node::Input(3, 80, 2, 5);
+  NodeLedger ledger;
+  const StoredBlocks storage(
+      node.scheduler(), ledger,
+      std::make_shared<const storage::StorageContents>(
+          storage::StorageContents{.tiers = storage::TierSet::Of(storage::StoreTier::kDisk),
+                                   .on_disk = node.scheduler().HashesOf(stored)}));
+  const SequenceId urgent = node.Add(Node::Input(1, 1, 200, 0));
+  const SequenceId middle = node.Add(stored);
+  node.Add(Node::Input(2, 100, 2, 9));
+  while (node.scheduler().preemption_count() == 0) ASSERT_TRUE(node.Step(urgent));
+  EXPECT_EQ(node.scheduler().Get(middle).preempted_early, 1);
 }
 
 // ---- random requests
