@@ -5,8 +5,7 @@
 
 namespace tandem::router {
 
-void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal,
-                      absl::Time due) {
+void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal) {
   const Node& node = *context_.fleet.Find(placement.decode);
   state_ = {};
   state_.node = placement.decode;
@@ -16,7 +15,6 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::D
   state_.blocks =
       node.blocks_to_start(prompt_tokens) - placement.decode_cached_tokens / node.block_tokens;
   state_.step_goal = step_goal;
-  state_.due = due;
   context_.fleet.DecodePlaced(state_.node, state_.blocks, step_goal);
   state_.beyond = node.blocks_beyond(prompt_tokens);
   if (state_.beyond > 0) context_.fleet.BeyondPoolPlaced(state_.node, state_.beyond);
@@ -24,7 +22,7 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::D
       placement.decode_cached_tokens / node.block_tokens * int64_t{node.block_tokens};
   if (placement.local_prefill_us <= 0) return;
   state_.local_us = placement.local_prefill_us;
-  context_.fleet.LocalPrefillBegan(state_.node, state_.local_us, state_.due);
+  context_.fleet.LocalPrefillBegan(state_.node, state_.local_us);
 }
 
 void DecodeLeg::SendStart(const RequestInput& input, Start wanted) {
@@ -83,7 +81,7 @@ void DecodeLeg::OnInstalled() {
 
 void DecodeLeg::EndLocalPrefill() {
   if (state_.local_us <= 0) return;
-  context_.fleet.LocalPrefillEnded(state_.node, state_.local_us, state_.due);
+  context_.fleet.LocalPrefillEnded(state_.node, state_.local_us);
   state_.local_us = 0;
 }
 

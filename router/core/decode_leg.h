@@ -34,10 +34,9 @@ class DecodeLeg {
       : context_(context), commands_(commands) {}
 
   // Begins a new leg on the placement's node and counts it in the fleet. Sends nothing yet.
-  // `prompt_tokens`: of the prompt as placed. `step_goal`: as Fleet::DecodePlaced's. `due`: as
-  // PrefillLeg::Plan's. REQUIRES: !live(); the node has joined.
-  void Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal,
-             absl::Time due);
+  // `prompt_tokens`: of the prompt as placed. `step_goal`: as Fleet::DecodePlaced's. REQUIRES:
+  // !live(); the node has joined.
+  void Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal);
   struct Start {
     v1::SequenceSpec sequence;
     // Uncached prompt tokens that the node computes itself; -1 = all of them.
@@ -105,7 +104,6 @@ class DecodeLeg {
     bool live = false, reserved = false, computes_locally = false, installed = false, moved = false;
     int64_t blocks = 0;                                   // asked for
     absl::Duration step_goal = absl::InfiniteDuration();  // in the fleet's figures
-    absl::Time due;                                       // likewise, of a prompt computed there
     int64_t beyond = 0;   // that the prompt needs of other nodes; in the fleet's figures
     double local_us = 0;  // predicted, of the prompt that the node computes; in the fleet's figures
     int64_t claimed_tokens = 0;          // that it holds, by the index

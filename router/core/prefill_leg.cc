@@ -5,7 +5,7 @@
 
 namespace tandem::router {
 
-void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens, absl::Time due) {
+void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens) {
   const int tries = state_.tries;
   state_ = {};
   state_.tries = tries;
@@ -14,8 +14,7 @@ void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens, absl:
   state_.tokens = tokens;
   state_.prompt_tokens = prompt_tokens;
   state_.counted = true;
-  state_.due = due;
-  state_.work_us = context_.fleet.PrefillPlaced(node, tokens, prompt_tokens, due);
+  state_.work_us = context_.fleet.PrefillPlaced(node, tokens, prompt_tokens);
 }
 
 bool PrefillLeg::PlanHolds() const {
@@ -77,7 +76,7 @@ void PrefillLeg::OnFinished(const v1::PrefillFinished& finished) {
 
 void PrefillLeg::ReleaseTokens() {
   if (!state_.counted) return;
-  context_.fleet.PrefillEnded(state_.node, state_.tokens, state_.work_us, state_.due);
+  context_.fleet.PrefillEnded(state_.node, state_.tokens, state_.work_us);
   state_.counted = false;
 }
 

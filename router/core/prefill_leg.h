@@ -35,9 +35,9 @@ class PrefillLeg {
   // A new placement begins: no node is planned, none was tried. REQUIRES: !live().
   void Clear() { state_ = {}; }
   // Names the node that will compute the prompt and counts its work in the fleet. Sends nothing.
-  // `tokens`: that it has to compute, the last ones of `prompt_tokens`. `due`: its first token, as
-  // the node is told. REQUIRES: !live(); the node has joined.
-  void Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens, absl::Time due);
+  // `tokens`: that it has to compute, the last ones of `prompt_tokens`. REQUIRES: !live(); the node
+  // has joined.
+  void Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens);
   // The planned node retained the sequence's KV and sends it as it is.
   void MarkRetained() { state_.retained = true; }
   // Whether the planned node can still be sent the leg: it is there, and takes work unless it
@@ -83,7 +83,6 @@ class PrefillLeg {
     bool retained = false;
     int64_t tokens = 0;
     double work_us = 0;  // predicted, of `tokens`
-    absl::Time due;
     int tries = 0;
     int64_t prompt_tokens = 0;
     std::optional<PrefixHolder> holder;

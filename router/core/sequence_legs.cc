@@ -25,14 +25,12 @@ PlacementRequest SequenceLegs::MakePlacementRequest(absl::Time now) {
   request.hashes =
       prompt_.Hashes(context_.fleet, context_.model, input_.cache_salt, context_.hasher);
   request.now = now;
-  request.due = first_token_due_;
   request.failed = &failed_.entries();
   return request;
 }
 
 std::optional<PlacementFailure> SequenceLegs::FindPlace(const PlaceWish& wish, absl::Time now,
                                                         Placement& placement) {
-  first_token_due_ = wish.first_token_due;
   PlacementRequest request = MakePlacementRequest(now);
   request.kept = &wish.kept;
   request.first_token_within = wish.first_token_within;
@@ -65,7 +63,7 @@ int64_t SequenceLegs::HeldTokens() {
 
 void SequenceLegs::Start(const Placement& placement, const LegWish& wish) {
   decode_.Place(placement, prompt_.size(),
-                input_.TierOr(context_.options.default_tier).StepWithin(), first_token_due_);
+                input_.TierOr(context_.options.default_tier).StepWithin());
   TouchPrefix(placement.decode, placement.decode_cached_tokens);
   prefill_.Clear();
   int32_t local_max = placement.local_prefill_tokens_max;
@@ -128,7 +126,7 @@ std::optional<PairPlacement::PrefillPlace> SequenceLegs::FindPrefill(absl::Time 
 }
 
 void SequenceLegs::PlanPrefill(NodeKey node, int64_t cached_tokens) {
-  prefill_.Plan(node, prompt_.size() - cached_tokens, prompt_.size(), first_token_due_);
+  prefill_.Plan(node, prompt_.size() - cached_tokens, prompt_.size());
   TouchPrefix(node, cached_tokens);
 }
 

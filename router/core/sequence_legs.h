@@ -44,7 +44,6 @@ class SequenceLegs {
     std::optional<NodeKey> beside;      // this node first
     const std::vector<NodeKey>& kept;   // else none of these
     absl::Duration first_token_within;  // from now
-    absl::Time first_token_due;         // as its nodes are told
     absl::Duration step_within;         // with it, on its decode node
     bool heeds_step_goals = false;      // as PlacementRequest's
   };
@@ -121,8 +120,7 @@ class SequenceLegs {
   PrefillLeg prefill_;
   std::optional<Retained> retained_;
   FailedNodes failed_;
-  std::optional<size_t> held_blocks_;                    // see HeldTokens
-  absl::Time first_token_due_ = absl::InfiniteFuture();  // as nodes are told
+  std::optional<size_t> held_blocks_;  // see HeldTokens
   // A prefill node was told to lend the prompt's beginning. It is tried once: if that fails, the
   // decode node computes the prompt piece by piece.
   bool was_split_ = false;

@@ -88,7 +88,6 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
       legs_.FindPlace({.beside = beside,
                        .kept = kept,
                        .first_token_within = begins ? goal_.Left(now) : absl::InfiniteDuration(),
-                       .first_token_due = now + goal_.DueWithin(now),
                        .step_within = begins ? tier().StepWithin() : absl::InfiniteDuration(),
                        .heeds_step_goals = begins},
                       now, placement);

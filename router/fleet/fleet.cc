@@ -369,31 +369,31 @@ void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed, absl::Duration 
   });
 }
 
-double Fleet::PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens, absl::Time due) {
+double Fleet::PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens) {
   double us = 0;
   ChangeLoad(key, [&](Node& node) {
     us = node.PromptUs(std::max<int64_t>(0, prompt_tokens - tokens), tokens);
     ++node.legs;
     node.prefill_tokens_ahead += tokens;
-    node.work.Add(us, now_, due);
+    node.work.Add(us, now_);
   });
   return us;
 }
 
-void Fleet::PrefillEnded(NodeKey key, int64_t tokens, double us, absl::Time due) {
+void Fleet::PrefillEnded(NodeKey key, int64_t tokens, double us) {
   ChangeLoad(key, [&](Node& node) {
     --node.legs;
     node.prefill_tokens_ahead -= tokens;
-    node.work.Remove(us, now_, due);
+    node.work.Remove(us, now_);
   });
 }
 
-void Fleet::LocalPrefillBegan(NodeKey key, double us, absl::Time due) {
-  ChangeLoad(key, [&](Node& node) { node.work.Add(us, now_, due); });
+void Fleet::LocalPrefillBegan(NodeKey key, double us) {
+  ChangeLoad(key, [&](Node& node) { node.work.Add(us, now_); });
 }
 
-void Fleet::LocalPrefillEnded(NodeKey key, double us, absl::Time due) {
-  ChangeLoad(key, [&](Node& node) { node.work.Remove(us, now_, due); });
+void Fleet::LocalPrefillEnded(NodeKey key, double us) {
+  ChangeLoad(key, [&](Node& node) { node.work.Remove(us, now_); });
 }
 
 void Fleet::PrefixChecked(NodeKey key, int64_t claimed, int64_t found) {

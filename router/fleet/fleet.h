@@ -181,11 +181,9 @@ struct Node {
   // A step that generates a token for each of `sequences`, whose rows attend to `attended` tokens.
   double GenerateUs(int64_t sequences, int64_t attended) const;
   // Until the node begins with a new prompt, if prompts of other routers are as long as this one.
-  double WaitUs(int64_t prompt_tokens, absl::Time now,
-                absl::Time due = absl::InfiniteFuture()) const;
+  double WaitUs(int64_t prompt_tokens, absl::Time now) const;
   // The same, and 0 until the node has reported what steps cost.
-  absl::Duration PredictedPrefillWait(int64_t prompt_tokens, absl::Time now,
-                                      absl::Time due = absl::InfiniteFuture()) const;
+  absl::Duration PredictedPrefillWait(int64_t prompt_tokens, absl::Time now) const;
   // The same rows, as a part of a step that is computed in any case.
   double RowsUs(int64_t first_row, int64_t rows) const;
   // Half of the step that runs now, if one does: what a message waits for on average.
@@ -281,15 +279,13 @@ class Fleet {
   void BeyondPoolPlaced(NodeKey key, int64_t blocks);
   void BeyondPoolEnded(NodeKey key, int64_t blocks);
   // `tokens`: the last ones of a prompt of `prompt_tokens`. Returns their predicted time, in
-  // microseconds, which PrefillEnded takes back. `due`: as PromptWork's; the same when it ends.
-  double PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens,
-                       absl::Time due = absl::InfiniteFuture());
+  // microseconds, which PrefillEnded takes back.
+  double PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens);
   double PrefillPlaced(NodeKey key, int64_t tokens) { return PrefillPlaced(key, tokens, tokens); }
-  void PrefillEnded(NodeKey key, int64_t tokens, double us,
-                    absl::Time due = absl::InfiniteFuture());
-  // A decode node computes a prompt itself, or has done so: `us` and `due` as above.
-  void LocalPrefillBegan(NodeKey key, double us, absl::Time due = absl::InfiniteFuture());
-  void LocalPrefillEnded(NodeKey key, double us, absl::Time due = absl::InfiniteFuture());
+  void PrefillEnded(NodeKey key, int64_t tokens, double us);
+  // A decode node computes a prompt itself, or has done so: `us` as above.
+  void LocalPrefillBegan(NodeKey key, double us);
+  void LocalPrefillEnded(NodeKey key, double us);
   // The time of the call that the core handles. Never goes back.
   void SetNow(absl::Time now) { now_ = std::max(now_, now); }
   absl::Time now() const { return now_; }

@@ -97,7 +97,7 @@ double Node::GenerateUs(int64_t sequences, int64_t attended) const {
                        .us);
 }
 
-double Node::WaitUs(int64_t prompt_tokens, absl::Time now, absl::Time due) const {
+double Node::WaitUs(int64_t prompt_tokens, absl::Time now) const {
   // Reports count all routers' prompts, up to a heartbeat late. What exceeds this router's own is
   // taken to be others'. A row of a prompt attends to half of it, on average.
   const int64_t rows = std::max<int64_t>(0, load.prefill_tokens_waiting() - prefill_tokens_ahead);
@@ -107,13 +107,11 @@ double Node::WaitUs(int64_t prompt_tokens, absl::Time now, absl::Time due) const
                                 .Predict({.prompt_rows = rows,
                                           .prompt_attended = rows * (prompt_tokens / 2)})
                                 .us);
-  return BoundedUs(work.RemainingUs(now, due) + others);
+  return BoundedUs(work.RemainingUs(now) + others);
 }
 
-absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, absl::Time now,
-                                          absl::Time due) const {
-  return knows_its_cost() ? absl::Microseconds(WaitUs(prompt_tokens, now, due))
-                          : absl::ZeroDuration();
+absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, absl::Time now) const {
+  return knows_its_cost() ? absl::Microseconds(WaitUs(prompt_tokens, now)) : absl::ZeroDuration();
 }
 
 double Node::ReadUs(const ReadTokens& tokens, absl::Time now) const {

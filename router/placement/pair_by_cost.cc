@@ -14,7 +14,6 @@ PredictedTimes::Prompt PairPlacement::PromptOf(const PlacementRequest& request) 
           .fetch_tokens_min = fleet_.mixes_numerics() ? 0 : options_.fetch_tokens_min,
           .short_tokens = options_.local_prefill_tokens_max,
           .now = request.now,
-          .due = request.due,
           .hashes = request.hashes};
 }
 
@@ -72,7 +71,7 @@ std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementReques
   if (!choice.has_value()) return PlacementFailure::kTooLate;
   // It is placed later, and better: when a prefill node is about to become free.
   if (choice->prefill != nullptr && options_.prefill_wait_max > absl::ZeroDuration() &&
-      choice->prefill->node->PredictedPrefillWait(request.prompt_tokens, request.now, request.due) >
+      choice->prefill->node->PredictedPrefillWait(request.prompt_tokens, request.now) >
           options_.prefill_wait_max)
     return PlacementFailure::kPrefillBusy;
   placement.decode = choice->decode->node->key;

@@ -39,8 +39,6 @@ struct PlacementRequest {
   int64_t tokens_total = 0;  // prompt and answer at their longest
   absl::Span<const kv::BlockHash> hashes;
   absl::Time now;
-  // When its first token is due, as its nodes are told: they compute later what is due later.
-  absl::Time due = absl::InfiniteFuture();
   const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;
   // Decode nodes whose room is kept for sequences that have waited longer; may be null.
   const std::vector<NodeKey>* kept = nullptr;

@@ -46,7 +46,7 @@ PromptTimes PredictedTimes::FromOwnBlocks(const Candidate& candidate) const {
   const Node& node = *candidate.node;
   const int64_t cached = Trusted(node, candidate.cached_tokens);
   const int64_t in_memory = std::min(cached, candidate.cached_tokens - candidate.stored.total());
-  PromptTimes times = {.wait_us = node.WaitUs(prompt_.tokens, prompt_.now, prompt_.due),
+  PromptTimes times = {.wait_us = node.WaitUs(prompt_.tokens, prompt_.now),
                        .compute_us = node.PromptUs(in_memory, prompt_.tokens - in_memory),
                        .late_us = node.record.LateUs(prompt_.now),
                        .computed_tokens = prompt_.tokens - in_memory};

@@ -71,8 +71,7 @@ class PredictedTimes {
     // that it has.
     int64_t short_tokens = 0;
     absl::Time now;
-    absl::Time due = absl::InfiniteFuture();  // its first token
-    absl::Span<const kv::BlockHash> hashes;   // of its blocks
+    absl::Span<const kv::BlockHash> hashes;  // of its blocks
   };
   // `holders`: of the prompt's beginning. What is named here outlives this.
   PredictedTimes(const Fleet& fleet, const PrefixIndex& index, const Prompt& prompt,

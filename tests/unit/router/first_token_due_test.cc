@@ -1,12 +1,11 @@
 // Goal: both legs of a sequence tell their nodes what is left until its first token is due: less
 // with each retry, and "already due" once nothing is left; nothing is said without a goal, or of a
-// request that is late. Predictions know that nodes compute what is due first before the rest.
+// request that is late. A first token that comes in its time is not held against its node.
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "router/core/first_token_goal.h"
-#include "router/fleet/prompt_work.h"
 #include "tests/unit/router/request_fixture.h"
 
 namespace tandem::router {
@@ -69,29 +68,10 @@ TEST_F(FirstTokenDueTest, EachLegIsToldWhatIsLeft) {
   EXPECT_EQ(h_.NextRun(kD1).first_token_due_us(), 1) << "its client waits";
 }
 
-TEST(PromptWork, WhatIsDueLaterIsNotAhead) {
-  const absl::Time now = absl::FromUnixSeconds(1000);
-  const auto in = [&](int seconds) { return now + absl::Seconds(seconds); };
-  PromptWork work;
-  work.Add(100, now, in(10));
-  work.Add(50, now, in(1));
-  work.Add(30, now);
-  EXPECT_EQ(work.RemainingUs(now, in(0)), 0);
-  EXPECT_EQ(work.RemainingUs(now, in(1)), 50);
-  EXPECT_EQ(work.RemainingUs(now, in(10)), 150);
-  EXPECT_EQ(work.RemainingUs(now), 180);
-  work.Remove(50, now, in(1));
-  EXPECT_EQ(work.RemainingUs(now, in(1)), 0);
-  work.Remove(30, now);
-  EXPECT_EQ(work.RemainingUs(now), 100);
-  work.Remove(100, now, in(10));
-  EXPECT_EQ(work.RemainingUs(now), 0);
-}
-
-// A prefill node of a millisecond a row, and decode nodes that are far too slow for prompts.
-class DueWaitTest : public ::testing::Test {
+// A prefill node of a millisecond a row, and a decode node that is far too slow for prompts.
+class InTimeTest : public ::testing::Test {
  protected:
-  DueWaitTest() {
+  InTimeTest() {
     RouterOptions options;
     options.placement = PlacementPolicy::kCost;
     h_ = std::make_unique<CoreHarness>(options);
@@ -113,21 +93,7 @@ class DueWaitTest : public ::testing::Test {
   std::unique_ptr<CoreHarness> h_;
 };
 
-TEST_F(DueWaitTest, WhatIsDueLaterDoesNotKeepARequestFromItsNode) {
-  Submit("batch", absl::Seconds(60), 1000);  // a second
-  EXPECT_EQ(Submit("chat", absl::Milliseconds(500), 100).request_id(), "chat")
-      << "the node computes it first";
-  EXPECT_EQ(Submit("in 60 s", absl::Seconds(60), 100).request_id(), "in 60 s");
-  EXPECT_EQ(h_->core().sequences_queued(), 0);
-  h_->Finish("batch", request::FinishReason::kAborted);
-  h_->Finish("chat", request::FinishReason::kAborted);
-  h_->Finish("in 60 s", request::FinishReason::kAborted);
-  const Node& node = *h_->core().fleet().Find(NodeKey(kP0));
-  EXPECT_EQ(node.work.us(), 0);
-  EXPECT_EQ(node.WaitUs(100, h_->now(), h_->now()), 0);
-}
-
-TEST_F(DueWaitTest, AFirstTokenInItsTimeIsNotHeldAgainstTheNode) {
+TEST_F(InTimeTest, AFirstTokenInItsTimeIsNotHeldAgainstTheNode) {
   const Node& node = *h_->core().fleet().Find(NodeKey(kP0));
   const auto late_us = [&](const std::string& id, absl::Duration ttft_slo) {
     const v1::Leg decode = Submit(id, ttft_slo, 100);
