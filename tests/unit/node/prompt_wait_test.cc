@@ -173,22 +173,22 @@ TEST_F(PromptWaitTest, InAFloodEachPromptAdvancesWithinItsBound) {
     }
     const bool late = std::any_of(waiting.begin(), waiting.end(),
                                   [&](const Waiting& w) { return w.latest < now_; });
-    const int64_t rows_before = scheduler_->prefill_tokens_waiting();
     Step();
     const int64_t rows = scheduler_->planned_shape().prompt_rows;
-    if (late) {
-      ++forced;
-      EXPECT_GE(rows, std::min<int64_t>(kBlockTokens, rows_before) - 1) << "step " << step;
-    } else {
-      passed += rows == 0;
-    }
-    std::erase_if(waiting, [&](const Waiting& w) {
+    const size_t ended = std::erase_if(waiting, [&](const Waiting& w) {
       const Sequence& sequence = scheduler_->Get(w.id);
       if (sequence.num_computed < sequence.prompt_tokens) return false;
       scheduler_->Release(w.id);
-      ++done;
       return true;
     });
+    done += static_cast<int64_t>(ended);
+    if (late) {
+      ++forced;
+      // The end of a prompt may be less than a block.
+      EXPECT_TRUE(rows >= kBlockTokens || ended > 0) << rows << " rows in step " << step;
+    } else {
+      passed += rows == 0;
+    }
   }
   EXPECT_GT(done, 100);
   EXPECT_GT(forced, 100);
