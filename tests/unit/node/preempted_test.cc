@@ -127,9 +127,10 @@ TEST_F(PreemptedTest, WhatIsSlowerToReadThanToComputeIsComputed) {
 
 // Goal: the scheduler hears what a victim's blocks would cost, as storage has them.
 TEST_F(PreemptedTest, StorageTellsWhatReadingBackWouldCost) {
-  node::SequenceInput input;
-  for (const int token : Prompt("a", 1, 4).start_decode().sequence().prompt())
-    input.prompt.push_back(token);
+  const v1::NodeCommand prompt = Prompt("a", 1, 4);
+  ASSERT_OK_AND_ASSIGN(
+      const node::SequenceInput input,
+      node::ParseSequence(prompt.start_decode().sequence(), 0, engine_->spec(), nullptr));
   std::vector<kv::BlockHash> hashes = resources_->scheduler().HashesOf(input);
   ASSERT_THAT(hashes, SizeIs(4));
   EXPECT_EQ(resources_->stored_blocks().ReadOf(hashes).blocks, 0);
