@@ -110,7 +110,8 @@ std::string ToText(const SwarmReport& report) {
       "fetched for prompts, %d read from storage (%d of them "
       "from host memory); %d tokens of blocks that are not full fetched\n"
       "%d units of running sequences lent; %d loans moved, %d came home, %d were lost, %d were "
-      "taken over; %d plans\n%d sequences kept the rest when they lost units, %d of them went on; %d "
+      "taken over; %d plans\n%d sequences kept the rest when they lost units, %d of them went on; "
+      "%d "
       "rows computed, %d units regained\n"
       "%d schedules violated an invariant\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,

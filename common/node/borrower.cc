@@ -159,7 +159,7 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
   ledger_.Lend(lending::UseLoan{.loan = it->first, .creditor = loan.creditor});
   const int32_t granted = std::clamp(answer.units(), 1, loan.units.size());
   // The others may be nowhere.
-  if (loan.regains) loan.units.end = loan.units.first + granted;
+  if (loan.regains && MayRegainSome(loan)) loan.units.end = loan.units.first + granted;
   if (loan.regains || loan.taken_over || loan.replaces.has_value()) {
     // The units lie with another creditor: all or none.
     const OrdinalSpan blocks = BlocksOf(loan.units, scheduler_.spec());

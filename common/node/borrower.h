@@ -246,6 +246,8 @@ class Borrower {
   void UseTakenOver(Loans::iterator it);
   // Asks for another holder of a lost loan's units, if its sequence has kept the rest.
   void AskForLost(const Loan& lost, absl::Time now);
+  // Whether the first of its units are of use without the others: those can be computed.
+  bool MayRegainSome(const Loan& loan) const;
   // The units are lent again once they follow what the sequence has lent.
   void UseRegained(Loans::iterator it);
   // No other node holds them: they are computed again, or, where they cannot be, the sequence is.

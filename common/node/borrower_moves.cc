@@ -189,6 +189,11 @@ void Borrower::AskForLost(const Loan& lost, absl::Time now) {
   loans_.emplace(id, std::move(next));
 }
 
+bool Borrower::MayRegainSome(const Loan& loan) const {
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  return sequence != nullptr && sequence->rebuild != nullptr && sequence->rebuild->computes;
+}
+
 void Borrower::UseRegained(Loans::iterator it) {
   Loan& loan = it->second;
   const Sequence* sequence = scheduler_.Find(loan.sequence);

@@ -12,14 +12,14 @@
 // once it has computed all before the blocks that it has kept here, it goes on where it was. No row
 // before that samples a token.
 //
-// Another node may still hold the blocks of lost units, as prefix cache. Then a loan of theirs takes
-// the lost one's place, and their rows need not be computed.
+// Another node may still hold the blocks of lost units, as prefix cache. Then a loan of theirs
+// takes the lost one's place, and their rows need not be computed.
 //
-// With windowed layers that is the only way: their KV of lent tokens is nowhere, and lost rows would
-// look back on it. The sequence then sits out until its lost units are lent again, or it is computed
-// again as a whole. Prompts that are computed for another node have no rebuild.
-// Thread safety: none; the engine thread. Owner: the SequenceScheduler, whose pool and sequences
-// these functions take.
+// With windowed layers that is the only way: their KV of lent tokens is nowhere, and lost rows
+// would look back on it. The sequence then sits out until its lost units are lent again, or it is
+// computed again as a whole. Prompts that are computed for another node have no rebuild. Thread
+// safety: none; the engine thread. Owner: the SequenceScheduler, whose pool and sequences these
+// functions take.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,8 @@ constexpr int kUnits = 4, kUnitBlocks = 4;
 
 class LostUnitsLoanTest : public LoanBrokerTest {
  protected:
-  void WantLost(uint64_t loan, const std::string& from, const std::vector<std::string>& avoid = {}) {
+  void WantLost(uint64_t loan, const std::string& from,
+                const std::vector<std::string>& avoid = {}) {
     v1::NodeEvent event;
     v1::LoanWanted& wanted = *event.mutable_loan_wanted();
     wanted.set_loan(loan);
