@@ -54,10 +54,11 @@ class SimLending final : public engine::RemoteAttention {
   // What the checker of loans wants to know of this plane.
   void AddTo(LoanParty& party) const;
   int64_t parts_answered() const { return parts_answered_; }
-  // The nodes that keep units for this one, lost loans' included.
-  std::set<std::string> creditors() const {
+  // The nodes that keep units for this one, lost loans' included, under other loans than `but`.
+  std::set<std::string> creditors(const std::set<LoanId>& but) const {
     std::set<std::string> names;
-    for (const auto& [loan, used] : used_) names.insert(used.creditor.node.value());
+    for (const auto& [loan, used] : used_)
+      if (!but.contains(loan)) names.insert(used.creditor.node.value());
     return names;
   }
 

@@ -26,6 +26,15 @@ namespace {
 constexpr absl::Duration kLeaseTime = absl::Milliseconds(600);
 constexpr absl::Duration kPrefillDeadline = absl::Milliseconds(1500);
 
+// The nodes that a node owes memory to. What it only keeps for the decode node of a split prompt is
+// no debt.
+std::set<std::string> OwedBy(SimNode& node) {
+  std::set<LoanId> kept;
+  for (const auto& [loan, until] : node.resources().borrower().split_loans_kept())
+    kept.insert(loan);
+  return node.lending()->creditors(kept);
+}
+
 router::RouterOptions CoreOptions(const Topology& topology) {
   router::RouterOptions options;
   options.router_id = "simulated";
@@ -203,7 +212,7 @@ void Simulation::AddProcesses() {
             [this](const std::string& debtor) {
               for (const auto& other : nodes_)
                 if (other->name() == debtor && other->alive() && other->lending() != nullptr)
-                  return other->lending()->creditors();
+                  return OwedBy(*other);
               return std::set<std::string>();
             }};
     nodes_.push_back(

@@ -9,7 +9,7 @@
 
 namespace tandem::sim {
 
-// The nodes that keep units for `node`.
+// The nodes that `node` owes memory to.
 using CreditorsOf = std::function<std::set<std::string>(const std::string& node)>;
 
 // Whether following debts from `node` leads back to it.
