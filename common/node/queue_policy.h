@@ -1,8 +1,9 @@
-// In which order a node computes its sequences, and which one it preempts first. A sequence's rank
-// is the time at which it counts as having arrived; an earlier rank goes first. Among sequences of
-// equal priority it is the order in which their first tokens are due. A rank never changes, and it
-// is at most kAdvantageMax from the real arrival. So no sequence passes one that arrived 2 *
-// kAdvantageMax before it: every wait is bounded, as if age raised priority linearly.
+// In which order a node computes its sequences, and, where their costs are alike (preemption.h),
+// which one it preempts first. A sequence's rank is the time at which it counts as having arrived;
+// an earlier rank goes first. Among sequences of equal priority it is the order in which their
+// first tokens are due. A rank never changes, and it is at most kAdvantageMax from the real
+// arrival. So no sequence passes one that arrived 2 * kAdvantageMax before it: every wait is
+// bounded, as if age raised priority linearly.
 // Thread safety: a value. Owner: the SequenceScheduler.
 #pragma once
 
