@@ -298,6 +298,8 @@ TEST_F(GivingWayTest, AYoungerSequenceGivesItsBlocksToAnOlderOneAndFollowsIt) {
   BeginOwn();
   EXPECT_EQ(Code(Offered(LendTo(1, kArrived - 1))), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(used(), 0) << "it has given way";
+  EXPECT_EQ(resources_->counters().sequences_held_back(), 1);
+  EXPECT_EQ(resources_->counters().loans_lost(), 0) << "nothing was lost";
   const v1::LoanOffered offered = Offered(LendTo(2, kArrived - 1));
   EXPECT_EQ(Code(offered), absl::StatusCode::kOk);
   Send(transfer::LeaseInstalled{.lease = LeaseId(offered.lease_id()), .epoch = Epoch(1)});
