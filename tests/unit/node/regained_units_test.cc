@@ -113,6 +113,38 @@ TEST_F(RegainedUnitsTest, AnAnswerThatComesTooLateIsReturned) {
   ExpectRightTokens();
 }
 
+// The units of two loans are lost, one after the other. Those of the first are computed when its
+// holder answers, and those of the second are being computed.
+TEST_F(RegainedUnitsTest, UnitsThatWereComputedAreNotRegained) {
+  Begin();
+  const engine::UnitSpan first = First().remote.lent.at(1).units;
+  RowsToLose(1);
+  RowsToLose(2);
+  const LoanId second = LoanOf(2);
+  Lose(LoanOf(1));
+  Lose(second);
+  lends_ = false;  // so that they stay here
+  std::vector<v1::NodeCommand> late;
+  const int64_t computed = int64_t{first.end} * kUnitTokens;
+  while (First().rebuild != nullptr && First().num_computed <= computed) {
+    RunStep();
+    for (const v1::NodeCommand& command : std::exchange(pending_, {})) {
+      const bool holds = command.loan_answer().creditor_node_id() == "holder";
+      (holds ? late : pending_).push_back(command);
+    }
+  }
+  ASSERT_NE(First().rebuild, nullptr);
+  ASSERT_EQ(late.size(), 1u);
+  const int64_t place = First().num_computed;
+  AnswerLoans(Send(late[0]));
+  RunStep();
+  lends_ = true;
+  EXPECT_GE(First().num_computed, place);
+  EXPECT_TRUE(returned_.contains(LoanId(late[0].loan_answer().loan())));
+  EXPECT_EQ(Regained(), 0);
+  ExpectRightTokens();
+}
+
 // A holder that has lost a block meanwhile grants less than it says.
 TEST_F(RegainedUnitsTest, AHolderThatLacksABlockIsNotUsed) {
   Begin();
