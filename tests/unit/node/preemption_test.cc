@@ -65,7 +65,7 @@ class PreemptionTest : public ::testing::Test {
     sequences_.push_back(std::move(sequence));
     return sequences_.back().get();
   }
-  // Blocks with one reference, which is nobody's once Unref has taken it.
+  // Blocks with one reference, which no sequence holds once Unref has taken it.
   std::vector<BlockId> Sealed(int count) {
     const std::vector<BlockId> blocks = *pool_.Allocate(count);
     for (const BlockId block : blocks) pool_.Seal(block, {.high = ++sealed_});

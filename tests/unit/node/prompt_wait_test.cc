@@ -1,7 +1,6 @@
 // Goal: a step whose goal leaves room for less than a block takes those few rows of prompts, or
 // none, while every prompt has time left until its first token is due. Each waits for a bounded
-// time only, whatever the clock says and however many others come; nobody waits for a step of no
-// rows.
+// time only, whatever the clock says and however many others come; no step is without rows.
 #include <algorithm>
 #include <limits>
 #include <utility>
