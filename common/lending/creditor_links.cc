@@ -335,9 +335,9 @@ void CreditorLinksImpl::Renew(absl::Time now) {
 void CreditorLinksImpl::CloseIdle(absl::Time now) {
   std::vector<Creditor*> idle;
   for (const auto& [id, creditor] : creditors_) {
-    const bool has_calls =
-        std::any_of(open_calls_.begin(), open_calls_.end(),
-                    [&](const OpenCall& it) { return it.creditor == creditor.get(); });
+    const bool has_calls = std::any_of(
+        open_calls_.begin(), open_calls_.end(),
+        [waiting = creditor.get()](const OpenCall& it) { return it.creditor == waiting; });
     if (creditor->num_loans == 0 && creditor->returns.empty() && !has_calls &&
         now - creditor->heard >= options_.lease_time) {
       idle.push_back(creditor.get());
