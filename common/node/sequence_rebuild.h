@@ -17,9 +17,10 @@
 //
 // With windowed layers that is the only way: their KV of lent tokens is nowhere, and lost rows
 // would look back on it. The sequence then sits out until its lost units are lent again, or it is
-// computed again as a whole. Prompts that are computed for another node have no rebuild. Thread
-// safety: none; the engine thread. Owner: the SequenceScheduler, whose pool and sequences these
-// functions take.
+// computed again as a whole. Prompts that are computed for another node have no rebuild.
+//
+// Thread safety: none; the engine thread. Owner: the SequenceScheduler, whose pool and sequences
+// these functions take.
 #pragma once
 
 #include <cstdint>

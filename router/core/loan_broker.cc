@@ -206,12 +206,13 @@ absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& 
     }
     hashes = kv::UnpackHashes(wanted.hashes());
   }
-  Question question{.wanted = wanted,
+  const std::vector<const Node*> ranked = Rank(debtor, wanted, *hashes);
+  const std::vector<NodeKey> rivals = Rivals(debtor, wanted, now);
+  Question question{.wanted = std::move(wanted),
                     .refusal = absl::ResourceExhaustedError("no node has memory to lend"),
                     .deadline = now + kTimeMax};
-  for (const Node* node : Rank(debtor, wanted, *hashes))
-    question.left.insert(question.left.begin(), node->key);
-  for (const NodeKey rival : Rivals(debtor, wanted, now)) {
+  for (const Node* node : ranked) question.left.insert(question.left.begin(), node->key);
+  for (const NodeKey rival : rivals) {
     if (std::find(question.left.begin(), question.left.end(), rival) == question.left.end())
       question.left.insert(question.left.begin(), rival);
   }

@@ -2,6 +2,9 @@
 // another node holds their blocks: between two steps, while their rows are being computed, and for
 // several losses. What no node holds is computed. The tokens are those of a sequence that lost
 // nothing, and nothing is left behind.
+#include <functional>
+#include <vector>
+
 #include "tests/unit/node/lost_units_fixture.h"
 
 namespace tandem::decode_node {
@@ -15,6 +18,19 @@ class RegainedUnitsTest : public LostUnitsTest {
   void Begin() {
     Send(Answer("r", kPrompt, kAnswer));
     RunUntilLoans(4);
+  }
+  // Steps until the lost units are there, or `until`. Returns the holders' answers, which did not
+  // arrive.
+  std::vector<v1::NodeCommand> RunWithoutHolders(const std::function<bool()>& until) {
+    std::vector<v1::NodeCommand> late;
+    for (int i = 0; i < 1000 && First().rebuild != nullptr && !until(); ++i) {
+      RunStep();
+      for (const v1::NodeCommand& command : std::exchange(pending_, {})) {
+        const bool holds = command.loan_answer().creditor_node_id() == "holder";
+        (holds ? late : pending_).push_back(command);
+      }
+    }
+    return late;
   }
   int64_t Regained() const { return resources_->counters().units_regained(); }
   void ExpectRightTokens() {
@@ -95,14 +111,7 @@ TEST_F(RegainedUnitsTest, AnAnswerThatComesTooLateIsReturned) {
   Begin();
   const int64_t lost = RowsToLose(1);
   Lose(LoanOf(1));
-  std::vector<v1::NodeCommand> late;
-  for (int i = 0; i < 100 && First().rebuild != nullptr; ++i) {
-    RunStep();
-    for (const v1::NodeCommand& command : std::exchange(pending_, {})) {
-      const bool holds = command.loan_answer().creditor_node_id() == "holder";
-      (holds ? late : pending_).push_back(command);
-    }
-  }
+  const std::vector<v1::NodeCommand> late = RunWithoutHolders([] { return false; });
   ASSERT_EQ(First().rebuild, nullptr);
   ASSERT_EQ(late.size(), 1u);
   AnswerLoans(Send(late[0]));
@@ -111,6 +120,20 @@ TEST_F(RegainedUnitsTest, AnAnswerThatComesTooLateIsReturned) {
   EXPECT_EQ(Regained(), 0);
   EXPECT_GT(lost, kBatch);
   ExpectRightTokens();
+}
+
+// All loans are lost at once, and there are more than a node asks for at a time.
+TEST_F(RegainedUnitsTest, HoldersOfABoundedNumberOfLoansAreLookedFor) {
+  constexpr int kLong = 800;
+  constexpr size_t kLoans = node::Borrower::kRegainsMax + 2;
+  Send(Answer("r", kPrompt, kLong));
+  RunUntilLoans(kLoans);
+  for (const auto& lent : std::vector(First().remote.lent)) Lose(lent.loan);
+  RunStep();
+  EXPECT_EQ(lost_wanted_.size(), node::Borrower::kRegainsMax);
+  RunToEnd("r", kLong);
+  EXPECT_EQ(tokens_["r"], Expected(kPrompt, kLong));
+  ExpectAllGone();
 }
 
 // The units of two loans are lost, one after the other. Those of the first are computed when its
@@ -124,15 +147,8 @@ TEST_F(RegainedUnitsTest, UnitsThatWereComputedAreNotRegained) {
   Lose(LoanOf(1));
   Lose(second);
   lends_ = false;  // so that they stay here
-  std::vector<v1::NodeCommand> late;
-  const int64_t computed = int64_t{first.end} * kUnitTokens;
-  while (First().rebuild != nullptr && First().num_computed <= computed) {
-    RunStep();
-    for (const v1::NodeCommand& command : std::exchange(pending_, {})) {
-      const bool holds = command.loan_answer().creditor_node_id() == "holder";
-      (holds ? late : pending_).push_back(command);
-    }
-  }
+  const std::vector<v1::NodeCommand> late =
+      RunWithoutHolders([&] { return First().num_computed > int64_t{first.end} * kUnitTokens; });
   ASSERT_NE(First().rebuild, nullptr);
   ASSERT_EQ(late.size(), 1u);
   const int64_t place = First().num_computed;
