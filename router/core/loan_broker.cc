@@ -165,7 +165,7 @@ bool LoanBroker::NameHolder(const Node& debtor, absl::Span<const kv::BlockHash> 
   int32_t held = 0;
   for (const auto& group : index_.DeepestHolders(hashes, kCreditorsMax, 0)) {
     for (const PrefixIndex::Match& match : group) {
-      const Node* node = fleet_.by_slot()[match.slot];
+      const Node* node = fleet_.At(match.slot);
       const bool may = node != nullptr && node != &debtor && !avoided.contains(node->id.value());
       if (!may || match.blocks <= held) continue;
       holder = node;
