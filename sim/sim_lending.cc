@@ -1,5 +1,6 @@
 #include "sim/sim_lending.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -101,9 +102,12 @@ void SimLending::Collect(absl::Span<engine::RemotePart> parts) {
     }
     bool recalled = false;
     SimLending* creditor = CreditorOf(it->second);
-    part.status = creditor == nullptr
-                      ? absl::UnavailableError("the creditor does not answer")
-                      : creditor->Answer({site_.self, part.lent.loan}, part, recalled);
+    if (creditor == nullptr || it->second.late_since < absl::InfiniteFuture()) {
+      it->second.late_since = std::min(it->second.late_since, site_.now());
+      part.status = absl::DeadlineExceededError("the creditor is late");
+      continue;
+    }
+    part.status = creditor->Answer({site_.self, part.lent.loan}, part, recalled);
     if (part.status.ok()) {
       it->second.heard = site_.now();
       answered_by_.insert({it->second.creditor.node, it->second.creditor.incarnation});
@@ -128,7 +132,9 @@ void SimLending::Tick() {
     if (used.lost) continue;
     SimLending* creditor = CreditorOf(used);
     if (creditor == nullptr) {
-      if (site_.now() - used.heard > kLeaseTime)
+      if (site_.now() - used.late_since > kLateMax)
+        Lose(loan, absl::DeadlineExceededError("the creditor gave no answer in time"));
+      else if (site_.now() - used.heard > kLeaseTime)
         Lose(loan, absl::DeadlineExceededError("the creditor was silent for the lease time"));
       continue;
     }
@@ -138,6 +144,9 @@ void SimLending::Tick() {
     else
       Lose(loan, status);
     NoteRecall(loan, recalled);
+    if (std::exchange(used.late_since, absl::InfiniteFuture()) < absl::InfiniteFuture() &&
+        !used.lost)
+      site_.on_event(lending::CreditorAnswers{{used.creditor.node, used.creditor.incarnation}});
   }
   std::vector<lending::LoanKey> expired;
   for (const auto& [key, loan] : served_)

@@ -1,8 +1,9 @@
 // A simulated node's lending plane: both ends of its loans (common/lending/lending.h). A question
 // is answered in no time, from the creditor's memory as it is at that moment; it fails when the
-// creditor is dead, another incarnation, behind a partition, or does not serve the loan. A creditor
-// that could not be reached for the lease time has lost its loans, as for CreditorLinks. Thread
-// safety: none; the simulation's thread. Owner: a SimNode, for one life of its process.
+// creditor does not serve the loan. A creditor that is dead, paused, another incarnation, or behind
+// a partition, is late: it answers when it can be reached again, or has lost its loans after
+// kLateMax. One that nothing is asked has lost them after the lease time, as for CreditorLinks.
+// Thread safety: none; the simulation's thread. Owner: a SimNode, for one life of its process.
 #pragma once
 
 #include <functional>
@@ -25,6 +26,7 @@ namespace tandem::sim {
 class SimLending final : public engine::RemoteAttention {
  public:
   static constexpr absl::Duration kLeaseTime = absl::Seconds(1);
+  static constexpr absl::Duration kLateMax = absl::Milliseconds(300);
 
   struct Site {
     lending::DebtorId self;
@@ -39,7 +41,7 @@ class SimLending final : public engine::RemoteAttention {
       : site_(std::move(site)), attention_(std::move(attention)) {}
 
   void Handle(const lending::LendingCommand& command);
-  // Renews and expires loans. At least every 50 ms.
+  // Renews and expires loans, and tells of late ones. At least every 50 ms.
   void Tick();
   void Ask(absl::Span<engine::RemotePart>) override {}
   void Collect(absl::Span<engine::RemotePart> parts) override;
@@ -73,6 +75,7 @@ class SimLending final : public engine::RemoteAttention {
     lending::CreditorAddress creditor;
     absl::Time heard;
     bool lost = false, recalled = false;
+    absl::Time late_since = absl::InfiniteFuture();  // InfiniteFuture: it is not
   };
   // At the creditor.
   absl::Status Answer(const lending::LoanKey& key, engine::RemotePart& part, bool& recalled);

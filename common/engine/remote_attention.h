@@ -45,18 +45,20 @@ struct RemoteKv {
   // Set by Step when a creditor did not answer: the slice's rows are then wrong, and its sampled
   // token and scores are to be ignored. The step's other slices are unaffected.
   absl::Status failure;
-  // With it: the loans about which there was no answer. Bound: the loans of `lent`.
-  std::vector<LoanId> failed;
+  // With it: the loans about which there is no answer, and those about which there was none yet
+  // (kDeadlineExceeded). Bound of both: the loans of `lent`.
+  std::vector<LoanId> failed, late;
 
   // For engines. A step begins; an answer was awaited.
   void Begin() {
     failure = absl::OkStatus();
     failed.clear();
+    late.clear();
   }
   void Take(const LentUnits& asked, const absl::Status& status) {
     if (status.ok()) return;
     failure.Update(status);
-    failed.push_back(asked.loan);
+    (absl::IsDeadlineExceeded(status) ? late : failed).push_back(asked.loan);
   }
 };
 
@@ -76,7 +78,9 @@ struct RemotePart {
   // rows can be asked about in several messages.
   absl::Span<std::byte> answer;
   int32_t answer_pieces = 1;
-  absl::Status status;  // set by Collect: OK, or why there is no answer
+  // Set by Collect: OK, or why there is no answer. kDeadlineExceeded: there is none yet; the same
+  // question may be asked again in a later step.
+  absl::Status status;
 };
 
 class RemoteAttention {
@@ -86,7 +90,7 @@ class RemoteAttention {
   // the next Ask.
   virtual void Ask(absl::Span<RemotePart> parts) = 0;
   // Waits until each part of the last Ask has its answer or has failed, and sets each status. Waits
-  // no longer than the implementation's deadline.
+  // no longer than the implementation's patience.
   virtual void Collect(absl::Span<RemotePart> parts) = 0;
 };
 

@@ -16,6 +16,8 @@ namespace {
 constexpr int kDialAgainMs = 1;
 // Loans are renewed after this part of their lease.
 constexpr int kRenewalsOfLease = 4;
+// Of the patience with a creditor, after a step in which it needed less than half of it.
+constexpr double kPatienceKept = 0.97;
 
 // Whether an answer of this kind says that the loan cannot be used any more; others pass.
 bool EndsLoan(absl::StatusCode code) {
@@ -67,6 +69,7 @@ absl::StatusOr<Creditor*> CreditorLinksImpl::OpenCreditor(const CreditorAddress&
   }
   auto creditor = std::make_unique<Creditor>();
   creditor->id = id;
+  creditor->patience = options_.patience;
   creditor->heard = clock_.Now();
   ASSIGN_OR_RETURN(creditor->dialer, LinkDialer::Start({.self = options_.self,
                                                         .host = options_.host,
@@ -269,8 +272,41 @@ void CreditorLinksImpl::EndStep() {
     creditor->next_question = 0;
   }
   asked_.clear();
-  for (const auto& [id, creditor] : creditors_) creditor->missed = absl::OkStatus();
+  for (const auto& [id, creditor] : creditors_) AdaptPatience(*creditor);
   gone_.clear();
+}
+
+void CreditorLinksImpl::AdaptPatience(Creditor& creditor) const {
+  creditor.missed = absl::OkStatus();
+  const absl::Duration slowest = std::exchange(creditor.slowest, absl::ZeroDuration());
+  if (slowest > absl::ZeroDuration() && slowest * 2 < creditor.patience)
+    creditor.patience = std::max(options_.patience, creditor.patience * kPatienceKept);
+}
+
+// Ends the wait for creditors that have answered, and for loans that waited too long.
+void CreditorLinksImpl::EndLate(absl::Time now) {
+  for (const auto& [id, creditor] : creditors_) {
+    if (creditor->num_late > 0 || !creditor->peer.has_value()) continue;
+    const absl::Time since = std::exchange(creditor->late_since, absl::InfiniteFuture());
+    if (since < absl::InfiniteFuture()) events_.push_back(CreditorAnswers{.creditor = id});
+  }
+  for (const LoanId id : std::exchange(late_loans_, {})) {
+    const auto found = loans_.find(id);
+    if (found == loans_.end() || !found->second.lost.ok()) continue;
+    Loan& loan = found->second;
+    const Creditor& creditor = *loan.creditor;
+    if (creditor.late_since == absl::InfiniteFuture()) {
+      loan.is_late = false;
+    } else if (now - creditor.late_since >= options_.answer_time_max) {
+      LoseLoan(
+          id, loan,
+          absl::DeadlineExceededError(absl::StrCat("creditor ", creditor.id.node.value(),
+                                                   " gave no answer within ",
+                                                   absl::FormatDuration(options_.answer_time_max))));
+    } else {
+      late_loans_.push_back(id);
+    }
+  }
 }
 
 // A creditor that owes an answer for the lease time has lost this node's loans by then.
@@ -353,6 +389,7 @@ std::vector<LendingEvent> CreditorLinksImpl::Progress() {
   ProgressDialers();
   channel_->Progress(*this);
   const absl::Time now = clock_.Now();
+  EndLate(now);
   LoseSilent(now);
   DropBroken();
   for (const auto& [id, creditor] : creditors_) SendReturns(*creditor);

@@ -6,10 +6,12 @@
 // for it. A creditor of the same host is reached over shared memory, others over TCP. A link that
 // fails is tried again for the next loan, not for those that it lost.
 //
-// A step ends where Progress is called. A loan that failed in one layer fails at once in the step's
-// later layers, and so do all loans of a creditor that missed a deadline: a step waits for a silent
-// creditor once. A creditor that still owes an answer is not asked again before it has given it;
-// one that owes it for the lease time has lost its loans.
+// A step ends where Progress is called. It waits for a creditor as long as the creditor usually
+// needs, several times over (`patience`), and then goes on without the rows that need it. These are
+// late: their loans are not lost yet. In the step's later layers nothing waits for that creditor
+// any more, and it is not asked again before it has answered. Then Progress returns
+// CreditorAnswers. If that takes longer than answer_time_max, it returns LoanLost for the loans that
+// were asked about, before.
 //
 // Loans are kept alive by the questions about them; Progress renews those that no step has
 // asked about recently.
@@ -34,8 +36,11 @@ struct CreditorLinksOptions {
   DebtorId self;
   std::string host;  // equal for processes that share memory
   std::string fleet_secret;
-  // What one layer's Collect waits at most. A part that misses it fails, and so do the loan's other
-  // parts of the step.
+  // What one layer's Collect waits for a creditor. Each time that it is not enough it is doubled
+  // for that creditor, up to answer_time_max; it shrinks again while answers take less than half of
+  // it. So a creditor that is slow, but answers, is late a few times at most.
+  absl::Duration patience = absl::Milliseconds(100);
+  // A creditor that is late for this long loses the loans that it was asked about.
   absl::Duration answer_time_max = absl::Seconds(1);
   // As LendingServiceOptions::lease_time: loans are renewed after a quarter of it.
   absl::Duration lease_time = absl::Seconds(5);
@@ -46,7 +51,7 @@ struct CreditorLinksOptions {
 struct CreditorLinksCounters {
   int64_t creditors = 0;  // connected now
   int64_t questions = 0;  // messages since the start, as all below
-  int64_t failures = 0;   // parts without an answer
+  int64_t failures = 0;   // parts without an answer, or without one in time
   int64_t bytes_out = 0, bytes_in = 0;
   absl::Duration waited;       // in Collect
   absl::Duration round_trips;  // of questions that were answered, with the creditors' computing
@@ -75,8 +80,10 @@ class CreditorLinks : public engine::RemoteAttention {
   virtual void Handle(const UseLoan& command) = 0;
   virtual void Handle(const ReturnLoan& command) = 0;
   // Between steps, at least every 50 ms: opens links, renews loans, and returns what happened since
-  // the last call (LoanLost, LoanRecalled).
+  // the last call (LoanLost, LoanRecalled, CreditorAnswers).
   virtual std::vector<LendingEvent> Progress() = 0;
+  // Whether a creditor is late, so that Progress is to be called soon.
+  virtual bool awaits_answers() const = 0;
   virtual CreditorLinksCounters counters() const = 0;
   // Of the creditors that answered a question since the last call. Those whose links were lost
   // meanwhile are left out.

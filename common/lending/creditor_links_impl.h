@@ -46,7 +46,11 @@ struct Creditor {
   size_t next_question = 0;  // those before it are sent
   // Questions whose layer was given up: their answers are ignored when they come.
   int64_t num_late = 0;
-  absl::Status missed;  // a deadline, in this step
+  absl::Status missed;  // why it is not waited for any more, in this step
+  // What a layer waits for it, and the most that a layer of this step did until its answer.
+  absl::Duration patience, slowest;
+  // When the layer began to wait that was given up; InfiniteFuture: it is not late.
+  absl::Time late_since = absl::InfiniteFuture();
 };
 
 // A message that waits for its response.
@@ -73,6 +77,7 @@ class CreditorLinksImpl final : public CreditorLinks, private transfer::CallHand
   void Ask(absl::Span<engine::RemotePart> parts) override;
   void Collect(absl::Span<engine::RemotePart> parts) override;
   std::vector<LendingEvent> Progress() override;
+  bool awaits_answers() const override { return !late_loans_.empty(); }
 
   CreditorLinksCounters counters() const override;
   std::vector<LinkRoundTrip> TakeRoundTrips() override;
@@ -81,7 +86,8 @@ class CreditorLinksImpl final : public CreditorLinks, private transfer::CallHand
   struct Loan {
     Creditor* creditor = nullptr;  // nullptr: lost
     absl::Status lost;
-    absl::Status failed;  // in this step
+    absl::Status failed;   // in this step
+    bool is_late = false;  // a slice failed because its creditor is late
     bool is_recall_told = false;
     absl::Time renewed;  // when the creditor surely heard of it last
   };
@@ -96,7 +102,12 @@ class CreditorLinksImpl final : public CreditorLinks, private transfer::CallHand
   void DropBroken();
   void FailFragments(absl::Span<const QuestionPlan::Fragment> fragments, const absl::Status& why);
   void FailUnsent(Creditor& creditor, const absl::Status& why);
-  void FailLate();
+  // Whether a question of this layer has no answer from it yet.
+  bool OwesThisLayer(const Creditor& creditor) const;
+  absl::Time NextDeadline() const;
+  void FailLate(absl::Time now);
+  void Miss(Creditor& creditor, const absl::Status& why);
+  void NoteLate(LoanId id, Loan& loan);
   void LoseLoan(LoanId id, Loan& loan, const absl::Status& why);
   void LoseCreditor(Creditor& creditor, const absl::Status& why);
   Creditor* FindPeer(transfer::CallPeer peer);
@@ -112,6 +123,8 @@ class CreditorLinksImpl final : public CreditorLinks, private transfer::CallHand
   void TakeEntry(LoanId id, const ResponseReader::Entry& entry, absl::Time sent);
 
   void EndStep();
+  void AdaptPatience(Creditor& creditor) const;
+  void EndLate(absl::Time now);
   void LoseSilent(absl::Time now);
   void SendReturns(Creditor& creditor);
   void Renew(absl::Time now);
@@ -133,6 +146,10 @@ class CreditorLinksImpl final : public CreditorLinks, private transfer::CallHand
   std::vector<LendingEvent> events_;
   // Loans that failed in this step. Bound: kLoansMax.
   std::vector<LoanId> failed_loans_;
+  // Loans whose creditors are late, and some that were returned since the last Progress. Bound:
+  // kLoansMax.
+  std::vector<LoanId> late_loans_;
+  absl::Time collect_began_;
 
   // Of the last Ask, until Collect.
   absl::Span<engine::RemotePart> parts_;

@@ -27,13 +27,16 @@ absl::StatusOr<Creditor*> CreditorLinksImpl::CreditorToAsk(LoanId id) {
   Loan& loan = found->second;
   RETURN_IF_ERROR(loan.lost);
   RETURN_IF_ERROR(loan.failed);
-  RETURN_IF_ERROR(loan.creditor->missed);
-  if (loan.creditor->num_late > 0) {
-    return absl::UnavailableError(absl::StrCat("creditor ", loan.creditor->id.node.value(),
-                                               " owes ", loan.creditor->num_late,
-                                               " earlier answers"));
+  Creditor& creditor = *loan.creditor;
+  if (creditor.missed.ok() && creditor.num_late > 0) {
+    creditor.missed = absl::DeadlineExceededError(absl::StrCat(
+        "creditor ", creditor.id.node.value(), " owes ", creditor.num_late, " earlier answers"));
   }
-  return loan.creditor;
+  if (!creditor.missed.ok()) {
+    NoteLate(id, loan);
+    return creditor.missed;
+  }
+  return &creditor;
 }
 
 void CreditorLinksImpl::Ask(absl::Span<RemotePart> parts) {
@@ -120,18 +123,17 @@ absl::Status CreditorLinksImpl::SendQuestion(Creditor& creditor) {
 void CreditorLinksImpl::Collect(absl::Span<RemotePart> parts) {
   TANDEM_CHECK(parts.data() == parts_.data() && parts.size() == parts_.size(),
                "Collect of other parts than the last Ask's");
-  const absl::Time began = clock_.Now();
-  const absl::Time deadline = began + options_.answer_time_max;
+  collect_began_ = clock_.Now();
   DropBroken();
-  while (unanswered_ > 0 && clock_.Now() < deadline) {
-    Wait(deadline);
+  while (unanswered_ > 0) {
+    Wait(NextDeadline());
     DropBroken();
     for (Creditor* creditor : asked_) Send(*creditor);
     DropBroken();
+    FailLate(clock_.Now());
   }
-  if (unanswered_ > 0) FailLate();
   parts_ = {};
-  counters_.waited += clock_.Now() - began;
+  counters_.waited += clock_.Now() - collect_began_;
 }
 
 void CreditorLinksImpl::FailFragments(absl::Span<const QuestionPlan::Fragment> fragments,
@@ -156,25 +158,51 @@ void CreditorLinksImpl::FailUnsent(Creditor& creditor, const absl::Status& why) 
   }
 }
 
-void CreditorLinksImpl::FailLate() {
-  for (OpenCall& call : open_calls_) {
-    if (call.kind != RequestKind::kAttend || call.is_late) continue;
-    call.is_late = true;
-    ++call.creditor->num_late;
-    call.creditor->missed = absl::DeadlineExceededError(
-        absl::StrCat("creditor ", call.creditor->id.node.value(), " gave no answer within ",
-                     absl::FormatDuration(options_.answer_time_max)));
-    FailFragments(call.creditor->plan.question(call.question), call.creditor->missed);
-  }
+bool CreditorLinksImpl::OwesThisLayer(const Creditor& creditor) const {
+  return creditor.next_question < creditor.plan.num_questions() ||
+         std::any_of(open_calls_.begin(), open_calls_.end(), [&](const OpenCall& call) {
+           return call.creditor == &creditor && call.kind == RequestKind::kAttend && !call.is_late;
+         });
+}
+
+// Of a layer that lacks answers.
+absl::Time CreditorLinksImpl::NextDeadline() const {
+  absl::Duration wait = absl::InfiniteDuration();
+  for (const Creditor* creditor : asked_)
+    if (OwesThisLayer(*creditor)) wait = std::min(wait, creditor->patience);
+  return collect_began_ + wait;
+}
+
+void CreditorLinksImpl::FailLate(absl::Time now) {
   for (Creditor* creditor : asked_) {
-    if (creditor->next_question == creditor->plan.num_questions()) continue;
-    if (creditor->missed.ok()) {
-      creditor->missed = absl::DeadlineExceededError(
-          absl::StrCat("no link to creditor ", creditor->id.node.value(), " within ",
-                       absl::FormatDuration(options_.answer_time_max)));
-    }
-    FailUnsent(*creditor, creditor->missed);
+    if (now - collect_began_ < creditor->patience || !OwesThisLayer(*creditor)) continue;
+    Miss(*creditor, absl::DeadlineExceededError(absl::StrCat(
+                        creditor->peer.has_value() ? "no answer from" : "no link to", " creditor ",
+                        creditor->id.node.value(), " within ",
+                        absl::FormatDuration(creditor->patience))));
   }
+}
+
+void CreditorLinksImpl::Miss(Creditor& creditor, const absl::Status& why) {
+  creditor.missed = why;
+  creditor.patience = std::min(creditor.patience * 2, options_.answer_time_max);
+  creditor.late_since = std::min(creditor.late_since, collect_began_);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const auto loan = loans_.find(parts_[i].lent.loan);
+    if (fragments_left_[i] == 0 || loan == loans_.end()) continue;
+    if (loan->second.creditor == &creditor) NoteLate(loan->first, loan->second);
+  }
+  for (OpenCall& call : open_calls_) {
+    if (call.creditor != &creditor || call.kind != RequestKind::kAttend || call.is_late) continue;
+    call.is_late = true;
+    ++creditor.num_late;
+    FailFragments(creditor.plan.question(call.question), why);
+  }
+  FailUnsent(creditor, why);
+}
+
+void CreditorLinksImpl::NoteLate(LoanId id, Loan& loan) {
+  if (!std::exchange(loan.is_late, true)) late_loans_.push_back(id);
 }
 
 absl::Status CreditorLinksImpl::TakeAnswers(Creditor& creditor, const OpenCall& call,
@@ -187,6 +215,7 @@ absl::Status CreditorLinksImpl::TakeAnswers(Creditor& creditor, const OpenCall& 
   }
   const absl::Duration round_trip = creditor.heard - call.sent;  // OnResponse has just heard of it
   counters_.round_trips += round_trip;
+  creditor.slowest = std::max(creditor.slowest, creditor.heard - collect_began_);
   creditor.least_round_trip =
       std::min(creditor.least_round_trip, std::max(round_trip - reader->busy(), kRoundTripMin));
   absl::Status status;
@@ -194,6 +223,8 @@ absl::Status CreditorLinksImpl::TakeAnswers(Creditor& creditor, const OpenCall& 
     const ResponseReader::Entry entry = reader->Next();
     const RemotePart& part = parts_[fragment.part];
     absl::Status failure = entry.status();
+    // Only this end says what is late: it has to end that, too.
+    if (absl::IsDeadlineExceeded(failure)) failure = absl::UnavailableError(failure.message());
     if (failure.ok() && entry.bytes.size() != DescribeFragment(part, fragment).answer_bytes) {
       failure = status = absl::DataLossError(
           absl::StrCat("an answer about loan ", part.lent.loan.value(), " has ", entry.bytes.size(),

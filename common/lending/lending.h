@@ -12,6 +12,9 @@
 //   a loan at its debtor     UseLoan ──▶ used ─ReturnLoan──▶ gone
 //                                           └─LoanLost──▶ (core) ReturnLoan
 //
+// A creditor that is late fails the slices that ask it. LoanLost follows for their loans, or
+// CreditorAnswers.
+//
 // Blocks travel to a creditor as an ordinary KV transfer (common/transfer/kv_transfer.h).
 // Thread safety: plain values.
 #pragma once
@@ -121,7 +124,13 @@ struct LoanLost {
 struct LoanRecalled {
   LoanId loan;
 };
+// At the debtor: slices failed because this creditor was late. It has answered since, and may be
+// asked again. Some of the loans that it was asked about may have been lost meanwhile.
+struct CreditorAnswers {
+  DebtorId creditor;
+};
 
-using LendingEvent = std::variant<LoanReturned, LoanExpired, LoanDamaged, LoanLost, LoanRecalled>;
+using LendingEvent =
+    std::variant<LoanReturned, LoanExpired, LoanDamaged, LoanLost, LoanRecalled, CreditorAnswers>;
 
 }  // namespace tandem::lending

@@ -110,6 +110,7 @@ class Borrower {
   void OnNoHolder(LeaseId lease);
   void Handle(const lending::LoanLost& event, absl::Time now);
   void Handle(const lending::LoanRecalled& event, absl::Time now);
+  void Handle(const lending::CreditorAnswers& event);
 
   // The loans of a prompt, for the node that takes them over.
   std::vector<v1::KvLoan> LoansOf(const Sequence& sequence) const;

@@ -113,6 +113,8 @@ void NodeResources::OnLending(const lending::LendingEvent& event, absl::Time now
     return lender_.Handle(*damaged);
   if (const auto* lost = std::get_if<lending::LoanLost>(&event))
     return borrower_.Handle(*lost, now);
+  if (const auto* answers = std::get_if<lending::CreditorAnswers>(&event))
+    return borrower_.Handle(*answers);
   borrower_.Handle(std::get<lending::LoanRecalled>(event), now);
 }
 

@@ -41,6 +41,9 @@ constexpr absl::Duration kHeartbeatLook = absl::Milliseconds(50);
 // Fraction of the drain timeout in which running work may finish; the rest is for migration.
 constexpr double kShareToFinish = 0.5;
 
+// How often an idle engine thread looks whether a late creditor has answered.
+constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(1);
+
 // Of a router's report; a larger one is not relayed.
 constexpr size_t kReportBytesMax = 256 << 10;
 
@@ -202,7 +205,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     absl::Time next_tick = RealClock().Now();
     bool worked = false;
     while (true) {
-      for (InboxItem& item : inbox_.PopAll(worked ? absl::ZeroDuration() : kTickInterval)) {
+      for (InboxItem& item : inbox_.PopAll(InboxWait(worked))) {
         std::visit([this](auto& event) { Handle(event); }, item);
       }
       if (inbox_.closed()) return;
@@ -219,6 +222,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
       AnnounceFreedRoom();
       Publish(worked);
     }
+  }
+
+  absl::Duration InboxWait(bool worked) const {
+    if (worked) return absl::ZeroDuration();
+    const bool soon = creditors_ != nullptr && creditors_->awaits_answers();
+    return soon ? kLateCheckInterval : kTickInterval;
   }
 
   bool RunStep() {

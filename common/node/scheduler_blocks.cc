@@ -57,7 +57,7 @@ void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
     for (const engine::LentUnits& lent : sequence.rebuild->later) ended_loans_.push_back(lent.loan);
   sequence.remote = {};
   sequence.rebuild.reset();
-  sequence.gives_up_loans = sequence.awaits_loans = false;
+  sequence.gives_up_loans = sequence.awaits_loans = sequence.awaits_creditors = false;
   sequence.lost_loans.clear();
   sequence.blocks.clear();
   sequence.num_computed = 0;
@@ -333,10 +333,17 @@ void SequenceScheduler::Lend(SequenceId id, const engine::LentUnits& lent) {
 
 void SequenceScheduler::MoveLoan(SequenceId id, LoanId from, LoanId to) {
   ReplaceLoan(At(id), from, to);
+  EndAwaitCreditors(id);
 }
 
 void SequenceScheduler::TakeHome(SequenceId id, absl::Span<const BlockId> blocks) {
   node::TakeHome(At(id), blocks, options_.spec);
+  EndAwaitCreditors(id);
+}
+
+void SequenceScheduler::EndAwaitCreditors(SequenceId id) {
+  const auto it = sequences_.find(id);
+  if (it != sequences_.end()) it->second->awaits_creditors = false;
 }
 
 void SequenceScheduler::GiveUpLoans(SequenceId id) {
@@ -360,10 +367,19 @@ void SequenceScheduler::LoseLoan(SequenceId id, LoanId loan) {
 }
 
 void SequenceScheduler::ComputeLostInStep(Sequence& sequence) {
-  const std::vector<LoanId>& failed = sequence.remote.failed;
+  const engine::RemoteKv& remote = sequence.remote;
   std::vector<LoanId> lost = sequence.lost_loans;
-  if (!sequence.remote.failure.ok()) lost.insert(lost.end(), failed.begin(), failed.end());
+  lost.insert(lost.end(), remote.failed.begin(), remote.failed.end());
+  // A prompt for another node: layers of these rows, which are wrong, are on their way to it.
+  if (!sequence.generates) lost.insert(lost.end(), remote.late.begin(), remote.late.end());
   const bool gives_up_all = sequence.gives_up_loans && sequence.lost_loans.empty();
+  if (!gives_up_all && lost.empty() && !remote.late.empty()) {
+    // The rows are computed again. It asks about them once the creditor has answered.
+    sequence.awaits_creditors = true;
+    sequence.remote.Begin();
+    ++postponed_;
+    return;
+  }
   if (gives_up_all || lost.empty()) return ComputeAgain(sequence);
   ComputeLost(sequence, lost);
 }
@@ -374,7 +390,7 @@ void SequenceScheduler::ComputeLost(Sequence& sequence, absl::Span<const LoanId>
   for (const LoanId loan : lost)
     if (LoseUnits(sequence, loan, options_.spec, pool_)) ended_loans_.push_back(loan);
   sequence.remote.Begin();
-  sequence.gives_up_loans = false;
+  sequence.gives_up_loans = sequence.awaits_creditors = false;
   sequence.lost_loans.clear();
   if (begins && sequence.rebuild != nullptr) {
     ++recomputed_for_loans_;

@@ -199,6 +199,8 @@ class SequenceScheduler {
   // until EndAwaitLoans. REQUIRES: held; HoldEndOnly; the units are those that it named.
   void AwaitLoans(SequenceId id, std::vector<engine::LentUnits> lent);
   void EndAwaitLoans(SequenceId id) { At(id).awaits_loans = false; }
+  // A creditor that was late has answered. `id` may have ended.
+  void EndAwaitCreditors(SequenceId id);
   // A loan of the sequence is used from now on, for LentUse.
   void CountLoan(SequenceId id, const std::string& creditor, int32_t units);
   // What `id` has lent under `loan` is lost: the loan ends, and its units are computed again. The
@@ -281,7 +283,9 @@ class SequenceScheduler {
   int64_t recomputed_for_loans() const { return recomputed_for_loans_; }
   // Times that HoldBack found one.
   int64_t held_back_count() const { return held_back_count_; }
-  // Of those: sequences that kept the rest, those of them that then went on where they were, and
+  // Times that a sequence's rows failed because a creditor was late, and that it waits for it.
+  int64_t postponed() const { return postponed_; }
+  // Of recomputed_for_loans(): sequences that kept the rest, those of them that then went on where they were, and
   // the rows that they computed for it.
   struct Rebuilds {
     int64_t begun = 0, done = 0, rows = 0;
@@ -392,7 +396,7 @@ class SequenceScheduler {
   int64_t prefill_tokens_waiting_ = 0;  // sum of counted_prefill over both queues
   bool room_made_ = false;              // for tokens of a sequence, since the last plan
   int64_t preemption_count_ = 0;
-  int64_t recomputed_for_loans_ = 0, held_back_count_ = 0;
+  int64_t recomputed_for_loans_ = 0, held_back_count_ = 0, postponed_ = 0;
   Rebuilds rebuilds_;
 };
 

@@ -145,9 +145,16 @@ class ChoosingLendingPlane final : public engine::RemoteAttention {
       if (random_.Below(3) == 0) return lending::LoanDamaged{key};
       return lending::LoanExpired{key};
     }
+    if (!late_.empty() && (ending || random_.Below(2) == 0)) {
+      const auto [loan, creditor] = *late_.begin();
+      late_.erase(late_.begin());
+      if (random_.Below(3) == 0)
+        return lending::LoanLost{loan, absl::DeadlineExceededError("chosen")};
+      return lending::CreditorAnswers{creditor};
+    }
     if (used_.empty() || ending) return std::nullopt;
-    if (random_.Below(2) == 0) return lending::LoanRecalled{*used_.begin()};
-    return lending::LoanLost{*used_.rbegin(), random_.Below(4) == 0
+    if (random_.Below(2) == 0) return lending::LoanRecalled{used_.begin()->first};
+    return lending::LoanLost{used_.rbegin()->first, random_.Below(4) == 0
                                                   ? absl::DataLossError("chosen")
                                                   : absl::UnavailableError("chosen")};
   }
@@ -156,6 +163,9 @@ class ChoosingLendingPlane final : public engine::RemoteAttention {
     for (engine::RemotePart& part : parts) {
       if (!used_.contains(part.lent.loan)) Die("a question about a loan that is not used");
       if (random_.Below(4) == 0) part.status = absl::UnavailableError("chosen");
+      if (random_.Below(4) != 0 && !late_.contains(part.lent.loan)) continue;
+      part.status = absl::DeadlineExceededError("chosen");
+      late_[part.lent.loan] = used_.at(part.lent.loan);
     }
   }
 
@@ -172,15 +182,18 @@ class ChoosingLendingPlane final : public engine::RemoteAttention {
     if (!served_.contains(command.key)) Die("a loan was recalled that is not served");
   }
   void On(const lending::UseLoan& command) {
-    if (!used_.insert(command.loan).second) Die("a loan was used twice");
+    const lending::CreditorAddress& to = command.creditor;
+    if (!used_.try_emplace(command.loan, lending::DebtorId{to.node, to.incarnation}).second)
+      Die("a loan was used twice");
   }
   void On(const lending::ReturnLoan& command) {
     if (used_.erase(command.loan) == 0) Die("a loan was returned that is not used");
+    late_.erase(command.loan);
   }
 
   Random& random_;
   std::set<lending::LoanKey> served_;
-  std::set<LoanId> used_;
+  std::map<LoanId, lending::DebtorId> used_, late_;  // with their creditors
 };
 
 class Driver {

@@ -238,7 +238,7 @@ class DebtorNode {
     std::string name = "debtor";
     std::string secret = "secret";
     std::string host = "host";  // another one than the creditors': links over TCP
-    absl::Duration answer_time_max = absl::Seconds(10);
+    absl::Duration patience = absl::Seconds(10), answer_time_max = absl::Seconds(10);
     absl::Duration lease_time = absl::Seconds(5);
     const Clock* clock = nullptr;
   };
@@ -249,6 +249,7 @@ class DebtorNode {
     links_options.self = id;
     links_options.host = options.host;
     links_options.fleet_secret = options.secret;
+    links_options.patience = options.patience;
     links_options.answer_time_max = options.answer_time_max;
     links_options.lease_time = options.lease_time;
     links = *CreditorLinks::Create(links_options,

@@ -46,6 +46,8 @@ class CopyingCreditors final : public engine::RemoteAttention {
       const Loan& loan = loans.at(part.lent.loan);
       part.status = absl::UnavailableError("silent");
       if (silent.contains(loan.creditor)) continue;
+      part.status = absl::DeadlineExceededError("late");
+      if (late.contains(loan.creditor)) continue;
       part.status = attention_->Compute({.layer = part.layer,
                                          .units = part.lent.units,
                                          .blocks = loan.blocks,
@@ -56,7 +58,7 @@ class CopyingCreditors final : public engine::RemoteAttention {
     }
   }
   std::map<LoanId, Loan> loans;
-  std::set<std::string> silent;
+  std::set<std::string> silent, late;  // creditors
 
  private:
   static constexpr int64_t kBlocks = 1000;

@@ -393,6 +393,25 @@ TEST_F(SplitPromptTest, ALostCreditorEndsTheLease) {
   EXPECT_TRUE(cancelled_);
 }
 
+// Layers of the failed rows may have been sent already.
+TEST_F(SplitPromptTest, ALateCreditorEndsTheLeaseToo) {
+  Send(Prefill(/*lent_units=*/3, /*prompt=*/100));
+  for (int i = 0; i < 50 && wanted_.empty(); ++i) Step();
+  ASSERT_FALSE(wanted_.empty());
+  Answer();
+  const auto slices = core_->PlanStep(now_);
+  Take();
+  ASSERT_EQ(slices.size(), 1u);
+  ASSERT_NE(slices[0].remote, nullptr);
+  slices[0].remote->Take(slices[0].remote->lent[0], absl::DeadlineExceededError("late"));
+  core_->OnStepDone(std::vector<engine::SampledToken>(slices[0].sample ? 1 : 0), now_);
+  core_->PlanStep(now_);
+  Take();
+  ASSERT_TRUE(failed_.has_value());
+  EXPECT_FALSE(failed_->sender_side()) << "what was sent may be wrong";
+  EXPECT_EQ(resources_->scheduler().postponed(), 0);
+}
+
 TEST_F(SplitPromptTest, UnitsThatCannotBeLentAreRefused) {
   for (const auto& [units, prompt] : {std::pair(10, kPrompt), std::pair(5, kPrompt), {1, 10}}) {
     refused_.reset();
