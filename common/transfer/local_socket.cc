@@ -100,14 +100,19 @@ absl::StatusOr<std::optional<OwnedDescriptor>> ReceiveDescriptor(int socket) {
   DescriptorMessage message;
   const ssize_t got = ::recvmsg(socket, &message.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<OwnedDescriptor>();
-  const cmsghdr* rights = got == 1 ? CMSG_FIRSTHDR(&message.header) : nullptr;
+  const cmsghdr* rights = got >= 0 ? CMSG_FIRSTHDR(&message.header) : nullptr;
   if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS ||
       rights->cmsg_len != CMSG_LEN(sizeof(int))) {
     return absl::PermissionDeniedError("the other process gave no descriptor");
   }
+  // It is this process's from here on, whatever it came with.
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
-  return std::optional<OwnedDescriptor>(OwnedDescriptor(descriptor));
+  OwnedDescriptor owned(descriptor);
+  if (got != 1)
+    return absl::PermissionDeniedError(
+        absl::StrCat("the other process gave a descriptor with ", got, " bytes, expected 1"));
+  return std::optional<OwnedDescriptor>(std::move(owned));
 }
 
 }  // namespace tandem::transfer

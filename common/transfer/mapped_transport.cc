@@ -1,6 +1,7 @@
 #include "common/transfer/mapped_transport.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -79,7 +80,7 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
 
   // Offers the arena with the first payload that finds the peer on shared memory; null before.
   MappedSender* SenderTo(PeerId peer) {
-    if (context_.server == nullptr) return nullptr;
+    if (context_.server == nullptr || ending_ == peer) return nullptr;
     MappedSender* const known = senders_.Find(peer);
     if (known != nullptr) return known;
     if (!absl::StartsWith(context_.other->TransportName(peer), "shm")) return nullptr;
@@ -152,7 +153,10 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
   }
 
   void EndMappings(PeerId peer, const absl::Status& status) {
+    // Who hears that a send has ended may send again.
+    ending_ = peer;
     if (MappedSender* const sender = senders_.Remove(peer); sender != nullptr) sender->End(status);
+    ending_.reset();
     EndReceiver(peer);
   }
   void EndReceiver(PeerId peer) {
@@ -161,6 +165,7 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
   }
 
   MappedContext context_;
+  std::optional<PeerId> ending_;  // is offered no arena: its connection ends
   EndsByPeer<MappedSender> senders_;
   // Of them, MappedTransportOptions::mappings_max (64) are mapped.
   EndsByPeer<MappedReceiver> receivers_;

@@ -1,6 +1,7 @@
 #include "common/transfer/nccl_transport.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,7 +44,7 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
   void Send(PeerId peer, const v1::KvFrame& frame, GatherList payload,
             absl::AnyInvocable<void(const absl::Status&)> done) override {
     const size_t bytes = Bytes(payload);
-    if (bytes > 0 && bytes <= context_.channels->slot_bytes()) {
+    if (bytes > 0 && bytes <= context_.channels->slot_bytes() && ending_ != peer) {
       NcclSender* sender = senders_.Find(peer);
       if (sender == nullptr)
         sender = &senders_.Add(peer, std::make_unique<NcclSender>(context_, peer));
@@ -133,7 +134,10 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
   }
 
   void EndChannels(PeerId peer, const absl::Status& status) {
+    // Who hears that a send has ended may send again.
+    ending_ = peer;
     if (NcclSender* const sender = senders_.Remove(peer); sender != nullptr) sender->End(status);
+    ending_.reset();
     EndReceiver(peer, status);
   }
   void EndReceiver(PeerId peer, const absl::Status& status) {
@@ -142,6 +146,7 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
   }
 
   NcclContext context_;
+  std::optional<PeerId> ending_;  // gets no channel: its connection ends
   EndsByPeer<NcclSender> senders_;
   // Bound: NcclTransportOptions::incoming_max (64), then offers are declined.
   EndsByPeer<NcclReceiver> receivers_;

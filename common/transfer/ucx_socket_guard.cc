@@ -196,10 +196,9 @@ extern "C" int accept(int fd, sockaddr* __restrict address, socklen_t* __restric
 extern "C" int connect(int fd, const sockaddr* address, socklen_t address_bytes) {
   const bool guarded =
       current != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
-  if (guarded) {
-    ::setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kConnectRepeats, sizeof(int));
-    (*current)->Forget(fd);
-  }
+  // An earlier socket may have had this descriptor.
+  if (current != nullptr) (*current)->Forget(fd);
+  if (guarded) ::setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kConnectRepeats, sizeof(int));
   const auto result = static_cast<int>(::syscall(SYS_connect, fd, address, address_bytes));
   if (!guarded) return result;
   if (result != 0) {

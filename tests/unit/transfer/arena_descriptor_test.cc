@@ -18,6 +18,7 @@
 #include "common/kv/block_arena.h"
 #include "common/transfer/checked_copy.h"
 #include "common/transfer/frame_auth.h"
+#include "common/transfer/local_socket.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::transfer {
@@ -188,6 +189,32 @@ TEST(CheckedCopyTest, CopiesAnyCutsAndSumsUpWhatLanded) {
     EXPECT_EQ(std::memcmp(from.data(), to.data() + skew, bytes), 0);
     EXPECT_EQ(checksum, PayloadChecksum(source));
   }
+}
+
+// The kernel hands the descriptor over whatever comes with it.
+TEST(LocalSocket, ADescriptorThatComesWithNoByteIsClosed) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const OwnedDescriptor sender(ends[0]), receiver(ends[1]);
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const OwnedDescriptor read_end(pipe_ends[0]);
+  OwnedDescriptor write_end(pipe_ends[1]);
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int given = write_end.get();
+  std::memcpy(CMSG_DATA(rights), &given, sizeof given);
+  ASSERT_EQ(::sendmsg(sender.get(), &message, 0), 0);
+  EXPECT_EQ(ReceiveDescriptor(receiver.get()).status().code(), absl::StatusCode::kPermissionDenied);
+  write_end = OwnedDescriptor();
+  char byte = 0;
+  EXPECT_EQ(::read(read_end.get(), &byte, 1), 0) << "a copy of the pipe's other end is open";
 }
 
 }  // namespace

@@ -224,6 +224,37 @@ TEST_F(MappedTransportTest, AReaderThatNeverAcknowledgesHoldsSendsUntilItIsDropp
   EXPECT_EQ(done_status_.code(), absl::StatusCode::kCancelled);
 }
 
+// Who hears that a send was given up may send again before the connection is gone.
+TEST_F(MappedTransportTest, APeerThatIsDroppedIsOfferedNothingMore) {
+  Connect(true, false);
+  SendBlocks(1);
+  ASSERT_TRUE(Pump(*owner_, *reader_, [&] {
+    return reader_->Mapping(v1::KvMapping::OFFER).has_value() && done_ == 1;
+  }));
+  v1::KvMapping ready;
+  const uint64_t offered = reader_->Mapping(v1::KvMapping::OFFER)->number();
+  ready.set_number(offered);
+  ready.set_kind(v1::KvMapping::READY);
+  ready.set_from_reader(true);
+  reader_->SendMapping(ready);
+  ASSERT_TRUE(Pump(*owner_, *reader_,
+                   [&] { return owner_->transport->TransportName(owner_->peer) == "shm+mapped"; }));
+  bool sent_again = false;
+  owner_->transport->Send(owner_->peer, {}, {owner_->arena->Block(0, BlockId(0))},
+                          [&](const absl::Status& status) {
+                            EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+                            sent_again = true;
+                            SendBlocks(1);
+                          });
+  owner_->transport->Disconnect(owner_->peer);
+  ASSERT_TRUE(Pump(*owner_, *reader_, [&] { return sent_again && done_ == 2; }));
+  for (int i = 0; i < 100; ++i) {
+    owner_->transport->Progress();
+    reader_->transport->Progress();
+  }
+  EXPECT_EQ(reader_->Mapping(v1::KvMapping::OFFER)->number(), offered);
+}
+
 TEST_F(MappedTransportTest, AReaderThatDeclinesGetsThePayloadsTheOtherWay) {
   Connect(true, false);
   SendBlocks(1);

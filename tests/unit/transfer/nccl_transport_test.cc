@@ -105,6 +105,31 @@ TEST_F(NcclTransportTest, PayloadsTakeTheChannelOnceItIsOpen) {
   EXPECT_EQ(taker.lost, 1);
 }
 
+// Who hears that a send was given up may send again before the connection is gone.
+TEST_F(NcclTransportTest, APeerWhoseConnectionEndsGetsNoFurtherChannel) {
+  const auto a = NewEnd("s"), b = NewEnd("s");
+  KvTransport* const both[] = {a.get(), b.get()};
+  Taker taker;
+  b->SetListener(&taker);
+  const PeerId to = Connect(*a, *b);
+  for (int i = 1; i < 4; ++i) ASSERT_OK(Send(*a, to, static_cast<std::byte>(i), both));
+  ASSERT_EQ(a->TransportName(to), "loopback");
+  const int64_t channels = channels_.channels();
+  v1::KvFrame frame;
+  frame.mutable_data()->set_payload_bytes(payload_.size());
+  const GatherList payload = {absl::MakeConstSpan(payload_)};
+  int given_up = 0, again = 0;
+  a->Send(to, frame, payload, [&](const absl::Status& status) {
+    given_up += status.ok() ? 0 : 1;
+    a->Send(to, frame, payload, [&](const absl::Status&) { ++again; });
+  });
+  a->Disconnect(to);
+  Step(both, 5);
+  EXPECT_EQ(given_up, 1);
+  EXPECT_EQ(again, 1) << "it ends, too";
+  EXPECT_EQ(channels_.channels(), channels);
+}
+
 TEST_F(NcclTransportTest, WhatIsLargerThanASlotGoesBesideTheChannel) {
   const auto a = NewEnd("s"), b = NewEnd("s");
   KvTransport* const both[] = {a.get(), b.get()};

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,6 +120,31 @@ TEST(UcxSocketGuard, AProofIsNotSentOnAnotherSocketOfTheSameDescriptor) {
   ASSERT_EQ(served.fd(), descriptor);
   served.Send("welcome");
   EXPECT_EQ(client.Receive(), "welcome");
+}
+
+// As an arena's caller does, beside UCX on the same thread.
+TEST(UcxSocketGuard, AProofIsNotSentOnALocalSocketOfTheSameDescriptor) {
+  const UcxSocketGuard guard("secret");
+  const UcxSocketGuard::Scope scope(guard);
+  const DarkHost dark;
+  const Socket listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  socklen_t bytes = sizeof address;
+  // The system chooses an abstract name.
+  ASSERT_EQ(::bind(listener.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)), 0);
+  ASSERT_EQ(::listen(listener.fd(), 1), 0);
+  ASSERT_EQ(::getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+  Socket given_up;
+  const int descriptor = given_up.fd();
+  EXPECT_EQ(given_up.Connect(dark.address()), EINPROGRESS);
+  given_up.Close();
+  const Socket caller(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  ASSERT_EQ(caller.fd(), descriptor);
+  ASSERT_EQ(::connect(caller.fd(), reinterpret_cast<const sockaddr*>(&address), bytes), 0);
+  caller.Send("ticket");
+  const Socket served(::accept(listener.fd(), nullptr, nullptr));
+  EXPECT_EQ(served.Receive(), "ticket");
 }
 
 }  // namespace
