@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
+#include "common/base/steady_cond_var.h"
 #include "common/engine/compute_pool.h"
 #include "common/lending/creditor_links.h"
 #include "common/lending/lending_service.h"
@@ -146,15 +147,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
   bool Drain(absl::Duration timeout) override {
     draining_ = true;
     inbox_.Push(DrainRequest{timeout * kShareToFinish});
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&drained_), timeout * kShareToFinish))
-        return true;
-    }
+    if (AwaitDrained(timeout * kShareToFinish)) return true;
     const absl::Duration time_left = timeout * (1 - kShareToFinish);
     inbox_.Push(MigrationRequest{time_left});
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&drained_), time_left);
+    return AwaitDrained(time_left);
   }
 
   bool live() const override {
@@ -166,6 +162,13 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Status refused() const override { return routers_->refused(); }
 
  private:
+  bool AwaitDrained(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    drained_changed_.WaitFor(&mutex_, timeout,
+                             [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return drained_; });
+    return drained_;
+  }
+
   // On a gRPC thread.
   void OnRouterEvent(RouterStreamEvent event) {
     if (auto* message = std::get_if<RouterSpoke>(&event)) {
@@ -423,6 +426,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     // Not before the core handled the drain request: an idle node would end before routers hear
     // that it drains.
     if (drain_begun_) drained_ = core_->idle();
+    if (drained_) drained_changed_.SignalAll();
   }
 
   // ---- heartbeat thread ----------------------------------------------------------------------
@@ -488,6 +492,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   int64_t blocks_lendable_ ABSL_GUARDED_BY(mutex_) = 0;
   CostReport costs_ ABSL_GUARDED_BY(mutex_);
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+  SteadyCondVar drained_changed_;
   HeartbeatPace heartbeat_ ABSL_GUARDED_BY(mutex_){options_.heartbeat_interval};
 
   Thread engine_thread_;

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/steady_cond_var.h"
 #include "common/rpc/join_proof.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/reconnect_pace.h"
@@ -136,7 +137,8 @@ class FleetClientImpl final : public FleetClient {
     if (stream_ != nullptr && stream_->opened()) {
       // Cancelling a stream loses messages in flight, such as the one that this node drains.
       stream_->Finish();
-      mutex_.AwaitWithTimeout(absl::Condition(this, &FleetClientImpl::NoStream), kGoodbyeMax);
+      stream_ended_.WaitFor(&mutex_, kGoodbyeMax,
+                            [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return NoStream(); });
     }
     if (stream_ != nullptr) stream_->Cancel();
     mutex_.Await(absl::Condition(this, &FleetClientImpl::NoStream));
@@ -201,6 +203,7 @@ class FleetClientImpl final : public FleetClient {
     }
     absl::MutexLock lock(&mutex_);
     stream_.reset();
+    stream_ended_.SignalAll();
     if (opened) next_unreachable_log_ = now_ + kUnreachableNewsAfter;
   }
 
@@ -213,6 +216,7 @@ class FleetClientImpl final : public FleetClient {
     }
     absl::MutexLock lock(&mutex_);
     stream_.reset();
+    stream_ended_.SignalAll();
   }
 
  private:
@@ -230,6 +234,7 @@ class FleetClientImpl final : public FleetClient {
   std::unique_ptr<v1::Fleet::Stub> stub_;
   absl::Mutex mutex_;
   std::unique_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  SteadyCondVar stream_ended_;
   uint64_t connections_ ABSL_GUARDED_BY(mutex_) = 0;
   ReconnectPace pace_ ABSL_GUARDED_BY(mutex_);
   absl::Time now_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // as the last Tick said

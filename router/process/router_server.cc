@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/base/steady_cond_var.h"
 #include "common/rpc/server.h"
 #include "common/rpc/shutdown_text.h"
 #include "common/runtime/clock.h"
@@ -127,11 +128,7 @@ class RouterServerImpl final : public RouterServer {
     RefuseOverGrpc();
     if (front_end_ != nullptr) front_end_->BeginDrain();
     Watch();
-    bool idle = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      idle = mutex_.AwaitWithTimeout(absl::Condition(this, &RouterServerImpl::Idle), timeout);
-    }
+    const bool idle = AwaitIdle(timeout);
     if (front_end_ != nullptr) front_end_->FinishDrain(kLastWrites);
     if (idle) {
       Log(LogLevel::kInfo, "drained");
@@ -172,7 +169,12 @@ class RouterServerImpl final : public RouterServer {
     absl::MutexLock lock(&mutex_);
     return requests_;
   }
-  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_.total() == 0; }
+  bool AwaitIdle(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    const auto idle = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return requests_.total() == 0; };
+    idle_.WaitFor(&mutex_, timeout, idle);
+    return idle();
+  }
 
   // ---- on the core's strand
 
@@ -195,6 +197,7 @@ class RouterServerImpl final : public RouterServer {
     Dispatch(now);
     absl::MutexLock lock(&mutex_);
     requests_ = core_->request_counts();
+    if (requests_.total() == 0) idle_.SignalAll();
   }
 
   void Handle(SubmitRequest& event, absl::Time now) {
@@ -375,6 +378,7 @@ class RouterServerImpl final : public RouterServer {
   std::atomic<bool> draining_{false};
   mutable absl::Mutex mutex_;
   RequestCounts requests_ ABSL_GUARDED_BY(mutex_);
+  SteadyCondVar idle_;
   std::string shown_numerics_id_;  // on the strand
   std::string numerics_id_ ABSL_GUARDED_BY(mutex_);
   Thread thread_;
