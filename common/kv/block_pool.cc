@@ -193,9 +193,20 @@ void BlockPool::Unref(BlockId block) {
 }
 
 void BlockPool::Seal(BlockId block, const BlockHash& hash) {
-  Block& b = At(block);
+  const Block& b = At(block);
   TANDEM_CHECK(b.state == State::kUsed && !b.sealed && b.references == 1, "block ", block.value(),
                " sealed twice or while not used");
+  TakeName(block, hash);
+}
+
+void BlockPool::SealAgain(BlockId block, const BlockHash& hash) {
+  const Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kUsed, "block ", block.value(), " sealed again while not used");
+  if (!b.sealed) TakeName(block, hash);
+}
+
+void BlockPool::TakeName(BlockId block, const BlockHash& hash) {
+  Block& b = At(block);
   b.hash = hash;
   const auto [named, is_new] = by_hash_.insert(block);
   if (!is_new) {

@@ -117,6 +117,10 @@ class BlockPool {
   // window slot takes the hash from one without, unless that is being saved. REQUIRES: `block` has
   // one reference.
   void Seal(BlockId block, const BlockHash& hash);
+  // Seals a full block that Seal left unsealed, or whose hash another block has taken, if no block
+  // has that hash now. No effect on sealed blocks and on those that were forgotten. REQUIRES:
+  // `block` is used, and holds the KV of `hash`.
+  void SealAgain(BlockId block, const BlockHash& hash);
   bool IsSealed(BlockId block) const;
   // How the block's KV came here, until TakeOrigin has told it once; kHere from then on, and for
   // blocks of which that was never said. REQUIRES: `block` is used.
@@ -260,6 +264,8 @@ class BlockPool {
   void AddReference(BlockId block);
   // REQUIRES: the block is neither cached nor counted as used or quarantined, and has no name.
   void Free(BlockId block);
+  // As Seal. REQUIRES: the block is used and not sealed.
+  void TakeName(BlockId block, const BlockHash& hash);
   // Withdraws the name of a block without a slot, so that another one can have it; says whether it
   // could.
   bool GiveUpName(BlockId block);

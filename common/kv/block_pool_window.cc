@@ -70,7 +70,7 @@ bool BlockPool::GiveUpName(BlockId block) {
     LeaveCache(block);
     Free(block);
   } else {
-    b.forgotten = true;
+    b.sealed = false;  // as one that finds its hash taken
   }
   return true;
 }

@@ -194,6 +194,28 @@ TEST(BlockPool, AParentHasABoundedNumberOfParts) {
   EXPECT_EQ(pool.PartRows(Hash(1), {TokenId{bound}}), 0);
 }
 
+TEST(BlockPool, ABlockThatFoundItsHashTakenIsSealedAgainOnceTheOtherIsGone) {
+  BlockPool pool(4);
+  const BlockHash hash = {0x0102, 0x0304};
+  const std::vector<BlockId> blocks = *pool.Allocate(2);
+  pool.Seal(blocks[0], hash);
+  pool.Seal(blocks[1], hash);
+  pool.SealAgain(blocks[1], hash);
+  EXPECT_FALSE(pool.IsSealed(blocks[1])) << "the other one still has it";
+  pool.Unref(blocks[0]);
+  ASSERT_OK(pool.Allocate(3).status());  // the other one is evicted
+  pool.DrainEvents();
+  pool.SealAgain(blocks[1], hash);
+  EXPECT_TRUE(pool.IsSealed(blocks[1]));
+  EXPECT_EQ(pool.Find(hash), blocks[1]);
+  EXPECT_EQ(pool.DrainEvents().stored, std::vector<BlockHash>{hash});
+  pool.SealAgain(blocks[1], hash);
+  EXPECT_THAT(pool.DrainEvents().stored, IsEmpty()) << "no effect on a sealed one";
+  pool.Forget(blocks[1]);
+  pool.SealAgain(blocks[1], hash);
+  EXPECT_FALSE(pool.Find(hash).has_value()) << "it is damaged";
+}
+
 TEST(BlockPool, AForgottenBlockIsFoundByNobodyAndFreedAtItsEnd) {
   BlockPool pool(4);
   const BlockHash hash = {0x0102, 0x0304};

@@ -42,6 +42,7 @@ class SlotFuzzer {
     Sequence& sequence = sequences_[random_() % sequences_.size()];
     if (choice == 2) return End(sequence);
     if (choice == 3) return Quarantine(sequence);
+    if (choice == 4) return SealAgain(sequence);
     Grow(sequence);
   }
 
@@ -75,6 +76,7 @@ class SlotFuzzer {
 
   int64_t names_taken_over() const { return names_taken_over_; }
   int64_t shortened() const { return shortened_; }
+  int64_t sealed_again() const { return sealed_again_; }
 
  private:
   static constexpr int64_t kReserved = kWindowBlocks + 2;
@@ -133,6 +135,17 @@ class SlotFuzzer {
     sequence.blocks.push_back(block->front());
   }
 
+  // As a sequence does before it lends its blocks.
+  void SealAgain(Sequence& sequence) {
+    const std::vector<BlockHash> chain = Chain(sequence.family, 14);
+    for (size_t i = 0; i < sequence.blocks.size(); ++i) {
+      const bool has_name = pool_.IsSealed(sequence.blocks[i]);
+      pool_.SealAgain(sequence.blocks[i], chain[i]);
+      ASSERT_TRUE(pool_.Find(chain[i]).has_value());
+      sealed_again_ += !has_name && pool_.IsSealed(sequence.blocks[i]);
+    }
+  }
+
   void End(Sequence& sequence) {
     pool_.UnrefSlots(absl::MakeConstSpan(sequence.blocks).subspan(sequence.first_slot));
     pool_.ReleaseSlots(kReserved);
@@ -162,7 +175,7 @@ class SlotFuzzer {
   const std::shared_ptr<SlotTable> table_;
   BlockPool pool_;
   std::vector<Sequence> sequences_;
-  int64_t names_taken_over_ = 0, shortened_ = 0;
+  int64_t names_taken_over_ = 0, shortened_ = 0, sealed_again_ = 0;
 };
 
 TEST(WindowSlotsModel, AgreesWithTheNaiveModel) {
@@ -181,6 +194,36 @@ TEST(WindowSlotsModel, AgreesWithTheNaiveModel) {
   }
   EXPECT_GT(fuzzer.names_taken_over(), 0);
   EXPECT_GT(fuzzer.shortened(), 0);
+  EXPECT_GT(fuzzer.sealed_again(), 0);
+}
+
+// Two sequences share the block that loses its hash.
+TEST(WindowSlots, ABlockWhoseHashWasTakenIsSealedAgain) {
+  const auto table = std::make_shared<SlotTable>(4, 2);
+  BlockPool pool(4, table, 1);
+  ASSERT_TRUE(pool.ReserveSlots(2));
+  const BlockHash hash{1, 1};
+  const BlockId first = pool.Allocate(1)->front();
+  pool.AddSlots({&first, 1});
+  pool.Seal(first, hash);
+  ASSERT_EQ(pool.MatchBlocks({&hash, 1}), std::vector<BlockId>{first});
+  pool.UnrefSlots({&first, 1});
+  // Its slot goes to others, and an equal block with a slot takes its hash.
+  const std::vector<BlockId> others = *pool.Allocate(2);
+  pool.AddSlots(others);
+  ASSERT_FALSE(pool.HasSlot(first));
+  pool.Seal(others[0], hash);
+  EXPECT_EQ(pool.Find(hash), others[0]);
+  EXPECT_FALSE(pool.IsSealed(first));
+  pool.UnrefSlots(others);
+  for (const BlockId block : others) pool.Unref(block);
+  ASSERT_TRUE(pool.Allocate(3).ok()) << "the equal one is evicted";
+  pool.SealAgain(first, hash);
+  EXPECT_EQ(pool.Find(hash), first);
+  pool.Unref(first);
+  EXPECT_EQ(pool.counts().cached, 0) << "one of two references";
+  pool.Unref(first);
+  EXPECT_EQ(pool.counts().cached, 1);
 }
 
 // A block that is being saved keeps its slot, and its name, until the save ends.
