@@ -428,7 +428,7 @@ void PrefillCore::SendFin(Exports::iterator it) {
   ledger_.Transfer(transfer::FinishExport{.export_id = it->first,
                                           .first_token = *it->second.first_token,
                                           .tokens = sequence.PromptSources(),
-                                          .loans = resources_.borrower().LoansOf(sequence)});
+                                          .loans = resources_.borrower().NameLoans(sequence)});
   scheduler_.Park(it->second.sequence);
 }
 

@@ -67,11 +67,12 @@ void SimLending::Returned(const lending::LoanKey& key) {
 
 // ---- debtor
 
-SimLending* SimLending::CreditorOf(const Used& used) const {
-  SimLending* creditor = site_.reach(used.creditor.node);
-  const bool same =
-      creditor != nullptr && creditor->site_.self.incarnation == used.creditor.incarnation;
-  return same ? creditor : nullptr;
+SimLending::Reached SimLending::CreditorOf(const Used& used) const {
+  Reached creditor = site_.reach(used.creditor.node);
+  if (creditor.plane != nullptr &&
+      creditor.plane->site_.self.incarnation != used.creditor.incarnation)
+    creditor.plane = nullptr;
+  return creditor;
 }
 
 void SimLending::NoteRecall(LoanId loan, bool recalled) {
@@ -88,7 +89,7 @@ void SimLending::Lose(LoanId loan, const absl::Status& why) {
 void SimLending::Carry(const lending::ReturnLoan& command) {
   const auto it = used_.find(command.loan);
   if (it == used_.end()) return;
-  if (SimLending* creditor = CreditorOf(it->second); creditor != nullptr)
+  if (SimLending* creditor = CreditorOf(it->second).plane; creditor != nullptr)
     creditor->Returned({site_.self, command.loan});
   used_.erase(it);
 }
@@ -101,13 +102,18 @@ void SimLending::Collect(absl::Span<engine::RemotePart> parts) {
       continue;
     }
     bool recalled = false;
-    SimLending* creditor = CreditorOf(it->second);
-    if (creditor == nullptr || it->second.late_since < absl::InfiniteFuture()) {
+    const Reached creditor = CreditorOf(it->second);
+    if (creditor.silent || it->second.late_since < absl::InfiniteFuture()) {
+      const lending::CreditorAddress& late = it->second.creditor;
+      if (it->second.late_since == absl::InfiniteFuture())
+        site_.on_event(lending::CreditorLate{{late.node, late.incarnation}});
       it->second.late_since = std::min(it->second.late_since, site_.now());
       part.status = absl::DeadlineExceededError("the creditor is late");
       continue;
     }
-    part.status = creditor->Answer({site_.self, part.lent.loan}, part, recalled);
+    part.status = creditor.plane == nullptr
+                      ? absl::UnavailableError("the creditor has gone")
+                      : creditor.plane->Answer({site_.self, part.lent.loan}, part, recalled);
     if (part.status.ok()) {
       it->second.heard = site_.now();
       answered_by_.insert({it->second.creditor.node, it->second.creditor.incarnation});
@@ -130,9 +136,10 @@ std::vector<lending::LinkRoundTrip> SimLending::TakeRoundTrips() {
 void SimLending::Tick() {
   for (auto& [loan, used] : used_) {
     if (used.lost) continue;
-    SimLending* creditor = CreditorOf(used);
+    const Reached reached = CreditorOf(used);
+    SimLending* creditor = reached.plane;
     if (creditor == nullptr) {
-      if (site_.now() - used.late_since > kLateMax)
+      if (site_.now() - used.late_since > (reached.silent ? kLateMax : absl::ZeroDuration()))
         Lose(loan, absl::DeadlineExceededError("the creditor gave no answer in time"));
       else if (site_.now() - used.heard > kLeaseTime)
         Lose(loan, absl::DeadlineExceededError("the creditor was silent for the lease time"));

@@ -1,7 +1,7 @@
 // A simulated node's lending plane: both ends of its loans (common/lending/lending.h). A question
 // is answered in no time, from the creditor's memory as it is at that moment; it fails when the
-// creditor does not serve the loan. A creditor that is dead, paused, another incarnation, or behind
-// a partition, is late: it answers when it can be reached again, or has lost its loans after
+// creditor is dead, another incarnation, or does not serve the loan. A creditor that is paused, or
+// behind a partition, is late: it answers when it can be reached again, or has lost its loans after
 // kLateMax. One that nothing is asked has lost them after the lease time, as for CreditorLinks.
 // Thread safety: none; the simulation's thread. Owner: a SimNode, for one life of its process.
 #pragma once
@@ -28,10 +28,14 @@ class SimLending final : public engine::RemoteAttention {
   static constexpr absl::Duration kLeaseTime = absl::Seconds(1);
   static constexpr absl::Duration kLateMax = absl::Milliseconds(300);
 
+  // What a node's lending plane is for another node now.
+  struct Reached {
+    SimLending* plane = nullptr;  // null: messages do not reach it, or do not come back
+    bool silent = false;          // it may live: it is stopped, or behind a partition
+  };
   struct Site {
     lending::DebtorId self;
-    // The lending plane of a node that messages reach now, and come back from; null: there is none.
-    std::function<SimLending*(const NodeId& node)> reach;
+    std::function<Reached(const NodeId& node)> reach;
     // Something for the core.
     std::function<void(lending::LendingEvent event)> on_event;
     std::function<absl::Time()> now;  // the world's
@@ -82,7 +86,8 @@ class SimLending final : public engine::RemoteAttention {
   absl::Status Renew(const lending::LoanKey& key, bool& recalled);
   void Returned(const lending::LoanKey& key);
   // At the debtor.
-  SimLending* CreditorOf(const Used& used) const;
+  // Another incarnation is not reached.
+  Reached CreditorOf(const Used& used) const;
   void NoteRecall(LoanId loan, bool recalled);
   void Lose(LoanId loan, const absl::Status& why);
 

@@ -370,6 +370,7 @@ void SimNode::SendEvents(node::NodeActions& actions) {
   for (const v1::NodeEvent& event : actions.broadcast)
     for (const auto& [stream, key] : routers_) *message_to(key).add_events() = event;
   for (auto& [router, event] : actions.events) {
+    loans_asked_ += event.has_loan_wanted() ? 1 : 0;
     if (salt_) salt_->OnEvent(event);
     if (log_.timeline())
       if (std::string text = Describe(event); !text.empty()) log_.Note(id(), std::move(text));

@@ -36,8 +36,8 @@ struct SimNodeOptions {
   // For the checkers.
   std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)> whole_sequences;
   std::function<const SaltChecker*(const std::string& node)> salt_of;  // nullptr: not yet started
-  // Of a node that messages of process `from` reach and come back from now; else nullptr.
-  std::function<SimLending*(int from, const std::string& node)> lending_of;
+  // Of `node`, for process `from`.
+  std::function<SimLending::Reached(int from, const std::string& node)> lending_of;
   // Whom a node owes memory now; for the checkers.
   CreditorsOf creditors_of;
 };
@@ -89,6 +89,9 @@ class SimNode final : public Process {
   int64_t part_tokens_fetched() const {
     return alive() ? resources_->counters().part_tokens_fetched() : 0;
   }
+  // Ever, by all of its processes.
+  int64_t loans_asked() const { return loans_asked_; }
+  int64_t postponed() const { return alive() ? resources_->scheduler().postponed() : 0; }
   int64_t units_lent() const { return alive() ? resources_->counters().units_lent() : 0; }
   int64_t loans_lost() const { return alive() ? resources_->counters().loans_lost() : 0; }
   int64_t units_regained() const { return alive() ? resources_->counters().units_regained() : 0; }
@@ -181,6 +184,7 @@ class SimNode final : public Process {
   absl::Time to_plane_free_, from_plane_free_, from_disk_free_, from_lending_free_, next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
   NodeWork work_;
+  int64_t loans_asked_ = 0;
 };
 
 }  // namespace tandem::sim

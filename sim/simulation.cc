@@ -198,15 +198,15 @@ void Simulation::AddProcesses() {
             if (other->name() == from) return &other->salt();
           return nullptr;
         },
-        .lending_of = [this](int from, const std::string& node) -> SimLending* {
+        .lending_of = [this](int from, const std::string& node) -> SimLending::Reached {
           for (const auto& other : nodes_) {
+            if (other->name() != node || !other->alive()) continue;
             // One that is stopped answers nothing.
-            if (other->name() != node || !other->alive() || other->paused()) continue;
-            const bool cut =
-                network_.Blocked(from, other->id()) || network_.Blocked(other->id(), from);
-            return cut ? nullptr : other->lending();
+            const bool silent = other->paused() || network_.Blocked(from, other->id()) ||
+                                network_.Blocked(other->id(), from);
+            return {.plane = silent ? nullptr : other->lending(), .silent = silent};
           }
-          return nullptr;
+          return {};
         },
         .creditors_of =
             [this](const std::string& debtor) {
@@ -461,6 +461,8 @@ SimReport Simulation::Report() {
     report.part_tokens_fetched += node->part_tokens_fetched();
     report.blocks_loaded += node->blocks_loaded();
     report.blocks_read_from_host += node->blocks_read_from_host();
+    report.loans_asked += node->loans_asked();
+    report.postponed += node->postponed();
     report.units_lent += node->units_lent();
     report.loans_lost += node->loans_lost();
     report.units_regained += node->units_regained();

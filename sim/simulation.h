@@ -37,6 +37,8 @@ struct SimReport {
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
   int64_t blocks_fetched = 0, part_tokens_fetched = 0, blocks_loaded = 0;
   int64_t blocks_read_from_host = 0;  // of blocks_loaded
+  int64_t loans_asked = 0;            // of routers, whatever they answered
+  int64_t postponed = 0;              // times that a sequence sat out because a creditor was late
   int64_t units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0, loans_planned = 0;
   int64_t links_measured = 0;  // from debtors to creditors: rate and round trip, at routers' ends
   int64_t loans_taken_over = 0;

@@ -228,7 +228,10 @@ void CreditorLinksImpl::OnResponse(CallId id, absl::StatusOr<absl::Span<const st
     }
     return;
   }
-  creditor.heard = clock_.Now();
+  const absl::Time now = clock_.Now();
+  if (call.kind == RequestKind::kAttend && !call.is_late)
+    creditor.slowest = std::max(creditor.slowest, now - SilentSince(creditor));
+  creditor.heard = now;
   counters_.bytes_in += static_cast<int64_t>(bytes->size());
   absl::Status status;
   if (call.kind != RequestKind::kAttend) {
@@ -283,12 +286,16 @@ void CreditorLinksImpl::AdaptPatience(Creditor& creditor) const {
     creditor.patience = std::max(options_.patience, creditor.patience * kPatienceKept);
 }
 
-// Ends the wait for creditors that have answered, and for loans that waited too long.
+// Tells which creditors are late and which have answered, and ends loans that waited too long.
 void CreditorLinksImpl::EndLate(absl::Time now) {
   for (const auto& [id, creditor] : creditors_) {
+    if (creditor->late_since == absl::InfiniteFuture()) continue;
+    if (!std::exchange(creditor->is_late_told, true))
+      events_.push_back(CreditorLate{.creditor = id});
     if (creditor->num_late > 0 || !creditor->peer.has_value()) continue;
-    const absl::Time since = std::exchange(creditor->late_since, absl::InfiniteFuture());
-    if (since < absl::InfiniteFuture()) events_.push_back(CreditorAnswers{.creditor = id});
+    creditor->late_since = absl::InfiniteFuture();
+    creditor->is_late_told = false;
+    events_.push_back(CreditorAnswers{.creditor = id});
   }
   for (const LoanId id : std::exchange(late_loans_, {})) {
     const auto found = loans_.find(id);
@@ -298,11 +305,10 @@ void CreditorLinksImpl::EndLate(absl::Time now) {
     if (creditor.late_since == absl::InfiniteFuture()) {
       loan.is_late = false;
     } else if (now - creditor.late_since >= options_.answer_time_max) {
-      LoseLoan(
-          id, loan,
-          absl::DeadlineExceededError(absl::StrCat("creditor ", creditor.id.node.value(),
-                                                   " gave no answer within ",
-                                                   absl::FormatDuration(options_.answer_time_max))));
+      LoseLoan(id, loan,
+               absl::DeadlineExceededError(
+                   absl::StrCat("creditor ", creditor.id.node.value(), " gave no answer within ",
+                                absl::FormatDuration(options_.answer_time_max))));
     } else {
       late_loans_.push_back(id);
     }

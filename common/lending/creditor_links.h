@@ -6,12 +6,12 @@
 // for it. A creditor of the same host is reached over shared memory, others over TCP. A link that
 // fails is tried again for the next loan, not for those that it lost.
 //
-// A step ends where Progress is called. It waits for a creditor as long as the creditor usually
-// needs, several times over (`patience`), and then goes on without the rows that need it. These are
-// late: their loans are not lost yet. In the step's later layers nothing waits for that creditor
-// any more, and it is not asked again before it has answered. Then Progress returns
-// CreditorAnswers. If that takes longer than answer_time_max, it returns LoanLost for the loans that
-// were asked about, before.
+// A step ends where Progress is called. It waits for a creditor until nothing has come from it for
+// a while (`patience`), and then goes on without the rows that need it. The creditor is late, and
+// Progress says so (CreditorLate); no loan is lost yet. In the step's later layers nothing waits
+// for it, and it is not asked again before it has answered. Then Progress returns CreditorAnswers.
+// If that takes longer than answer_time_max, Progress first returns LoanLost for the loans that it
+// was asked about.
 //
 // Loans are kept alive by the questions about them; Progress renews those that no step has
 // asked about recently.
@@ -36,9 +36,9 @@ struct CreditorLinksOptions {
   DebtorId self;
   std::string host;  // equal for processes that share memory
   std::string fleet_secret;
-  // What one layer's Collect waits for a creditor. Each time that it is not enough it is doubled
-  // for that creditor, up to answer_time_max; it shrinks again while answers take less than half of
-  // it. So a creditor that is slow, but answers, is late a few times at most.
+  // How long a creditor may say nothing while Collect waits for it. Each time that it is not enough
+  // it is doubled for that creditor, up to answer_time_max; it shrinks again while answers take
+  // less than half of it. So a creditor that is slow, but answers, is late a few times at most.
   absl::Duration patience = absl::Milliseconds(100);
   // A creditor that is late for this long loses the loans that it was asked about.
   absl::Duration answer_time_max = absl::Seconds(1);
@@ -80,7 +80,8 @@ class CreditorLinks : public engine::RemoteAttention {
   virtual void Handle(const UseLoan& command) = 0;
   virtual void Handle(const ReturnLoan& command) = 0;
   // Between steps, at least every 50 ms: opens links, renews loans, and returns what happened since
-  // the last call (LoanLost, LoanRecalled, CreditorAnswers).
+  // the last call (LoanLost, LoanRecalled, CreditorLate,
+  // CreditorAnswers).
   virtual std::vector<LendingEvent> Progress() = 0;
   // Whether a creditor is late, so that Progress is to be called soon.
   virtual bool awaits_answers() const = 0;

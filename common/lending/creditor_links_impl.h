@@ -3,6 +3,7 @@
 // Thread safety: none; the engine thread. Owner: as CreditorLinks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -47,10 +48,11 @@ struct Creditor {
   // Questions whose layer was given up: their answers are ignored when they come.
   int64_t num_late = 0;
   absl::Status missed;  // why it is not waited for any more, in this step
-  // What a layer waits for it, and the most that a layer of this step did until its answer.
+  // How long it may say nothing while a layer waits for it, and how long it did in this step.
   absl::Duration patience, slowest;
   // When the layer began to wait that was given up; InfiniteFuture: it is not late.
   absl::Time late_since = absl::InfiniteFuture();
+  bool is_late_told = false;
 };
 
 // A message that waits for its response.
@@ -104,8 +106,13 @@ class CreditorLinksImpl final : public CreditorLinks, private transfer::CallHand
   void FailUnsent(Creditor& creditor, const absl::Status& why);
   // Whether a question of this layer has no answer from it yet.
   bool OwesThisLayer(const Creditor& creditor) const;
+  // Since when a layer that lacks answers waits for the creditor's next one.
+  absl::Time SilentSince(const Creditor& creditor) const {
+    return std::max(collect_began_, creditor.heard);
+  }
   absl::Time NextDeadline() const;
-  void FailLate(absl::Time now);
+  bool HasLate() const;
+  void FailLate();
   void Miss(Creditor& creditor, const absl::Status& why);
   void NoteLate(LoanId id, Loan& loan);
   void LoseLoan(LoanId id, Loan& loan, const absl::Status& why);

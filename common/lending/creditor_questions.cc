@@ -130,7 +130,7 @@ void CreditorLinksImpl::Collect(absl::Span<RemotePart> parts) {
     DropBroken();
     for (Creditor* creditor : asked_) Send(*creditor);
     DropBroken();
-    FailLate(clock_.Now());
+    if (HasLate()) FailLate();
   }
   parts_ = {};
   counters_.waited += clock_.Now() - collect_began_;
@@ -167,19 +167,31 @@ bool CreditorLinksImpl::OwesThisLayer(const Creditor& creditor) const {
 
 // Of a layer that lacks answers.
 absl::Time CreditorLinksImpl::NextDeadline() const {
-  absl::Duration wait = absl::InfiniteDuration();
+  absl::Time deadline = absl::InfiniteFuture();
   for (const Creditor* creditor : asked_)
-    if (OwesThisLayer(*creditor)) wait = std::min(wait, creditor->patience);
-  return collect_began_ + wait;
+    if (OwesThisLayer(*creditor))
+      deadline = std::min(deadline, SilentSince(*creditor) + creditor->patience);
+  return deadline;
 }
 
-void CreditorLinksImpl::FailLate(absl::Time now) {
+bool CreditorLinksImpl::HasLate() const {
+  const absl::Time now = clock_.Now();
+  return std::any_of(asked_.begin(), asked_.end(), [&](const Creditor* creditor) {
+    return now - SilentSince(*creditor) >= creditor->patience && OwesThisLayer(*creditor);
+  });
+}
+
+void CreditorLinksImpl::FailLate() {
+  const absl::Time now = clock_.Now();
+  // This thread may not have run: what came before `now` counts.
+  channel_->Progress(*this);
+  DropBroken();
   for (Creditor* creditor : asked_) {
-    if (now - collect_began_ < creditor->patience || !OwesThisLayer(*creditor)) continue;
-    Miss(*creditor, absl::DeadlineExceededError(absl::StrCat(
-                        creditor->peer.has_value() ? "no answer from" : "no link to", " creditor ",
-                        creditor->id.node.value(), " within ",
-                        absl::FormatDuration(creditor->patience))));
+    if (now - SilentSince(*creditor) < creditor->patience || !OwesThisLayer(*creditor)) continue;
+    Miss(*creditor,
+         absl::DeadlineExceededError(absl::StrCat(
+             creditor->peer.has_value() ? "no answer from" : "no link to", " creditor ",
+             creditor->id.node.value(), " within ", absl::FormatDuration(creditor->patience))));
   }
 }
 
@@ -215,7 +227,6 @@ absl::Status CreditorLinksImpl::TakeAnswers(Creditor& creditor, const OpenCall& 
   }
   const absl::Duration round_trip = creditor.heard - call.sent;  // OnResponse has just heard of it
   counters_.round_trips += round_trip;
-  creditor.slowest = std::max(creditor.slowest, creditor.heard - collect_began_);
   creditor.least_round_trip =
       std::min(creditor.least_round_trip, std::max(round_trip - reader->busy(), kRoundTripMin));
   absl::Status status;

@@ -12,8 +12,8 @@
 //   a loan at its debtor     UseLoan ──▶ used ─ReturnLoan──▶ gone
 //                                           └─LoanLost──▶ (core) ReturnLoan
 //
-// A creditor that is late fails the slices that ask it. LoanLost follows for their loans, or
-// CreditorAnswers.
+// A creditor that is late fails the slices that ask it: CreditorLate. CreditorAnswers follows when
+// it has answered, or LoanLost for the loans that it was asked about.
 //
 // Blocks travel to a creditor as an ordinary KV transfer (common/transfer/kv_transfer.h).
 // Thread safety: plain values.
@@ -124,13 +124,17 @@ struct LoanLost {
 struct LoanRecalled {
   LoanId loan;
 };
-// At the debtor: slices failed because this creditor was late. It has answered since, and may be
-// asked again. Some of the loans that it was asked about may have been lost meanwhile.
+// At the debtor: slices failed because this creditor has not answered in time.
+struct CreditorLate {
+  DebtorId creditor;
+};
+// At the debtor: this creditor was late. It has answered since, and may be asked again. Some of the
+// loans that it was asked about may have been lost meanwhile.
 struct CreditorAnswers {
   DebtorId creditor;
 };
 
-using LendingEvent =
-    std::variant<LoanReturned, LoanExpired, LoanDamaged, LoanLost, LoanRecalled, CreditorAnswers>;
+using LendingEvent = std::variant<LoanReturned, LoanExpired, LoanDamaged, LoanLost, LoanRecalled,
+                                  CreditorLate, CreditorAnswers>;
 
 }  // namespace tandem::lending

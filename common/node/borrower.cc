@@ -119,10 +119,8 @@ void Borrower::SendWanted(LoanId id, const Loan& loan, absl::Time now) {
   ask.set_arrived_us(sequence.input.arrived_us);
   if (loan.planned) ask.set_prefer_node_id(plan_.creditor);
   if (!sequence.input.split_receiver.empty()) ask.add_avoid_node_ids(sequence.input.split_receiver);
-  for (auto it = avoid_.begin(); it != avoid_.end();) {
-    it = it->second <= now ? avoid_.erase(it) : it;
-    if (it != avoid_.end()) ask.add_avoid_node_ids((it++)->first);
-  }
+  std::erase_if(avoid_, [now](const auto& avoided) { return avoided.second <= now; });
+  for (const auto& [node, until] : avoid_) ask.add_avoid_node_ids(node);
   if (loan.taken_over) ask.set_prefer_node_id(loan.creditor.node.value());
   ask.set_lost(loan.regains);
   if (loan.replaces.has_value() || loan.taken_over || loan.regains) {
@@ -197,17 +195,12 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
   const auto hashes =
       absl::MakeConstSpan(sequence->hashes)
           .subspan(static_cast<size_t>(ordinals.first + held), static_cast<size_t>(count - held));
-  // A block whose name another block had when this one was full has none. That other may be gone.
-  for (int64_t i = ordinals.first + held; i < ordinals.end; ++i) {
-    const BlockId block = sequence->blocks[static_cast<size_t>(i)];
-    if (!scheduler_.pool().IsSealed(block))
-      scheduler_.pool().Seal(block, sequence->hashes[static_cast<size_t>(i)]);
-  }
+  // A block whose hash another block has, or took, is not sealed. That other may be gone.
+  for (int64_t i = ordinals.first + held; i < ordinals.end; ++i)
+    scheduler_.pool().SealAgain(sequence->blocks[static_cast<size_t>(i)],
+                                sequence->hashes[static_cast<size_t>(i)]);
   loan.pinned = scheduler_.pool().MatchBlocks(hashes);
-  if (loan.pinned.size() != hashes.size()) {
-    Unpin(loan);
-    return Drop(loans_.find(id), "a block was withdrawn");
-  }
+  if (loan.pinned.size() != hashes.size()) return OnWithdrawn(loans_.find(id), now);
   loan.state = State::kSending;
   loan.export_id = ledger_.NewExport();
   by_export_.emplace(loan.export_id, id);
@@ -223,6 +216,15 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
                            .deadline = loan.deadline,
                            .window_first_ordinal = static_cast<int32_t>(loan.pinned.size())});
   PushSome(loan);
+}
+
+// A block turned out to be damaged, and has been forgotten. It can never be lent.
+void Borrower::OnWithdrawn(Loans::iterator it, absl::Time now) {
+  const SequenceId sequence = it->second.sequence;
+  Unpin(it->second);
+  Drop(it, "a block was withdrawn");
+  ask_after_ = now + kAfterRefusal;
+  scheduler_.GiveUpLoans(sequence);
 }
 
 bool Borrower::SharesSteps(const Loan& loan) const {
@@ -361,7 +363,7 @@ void Borrower::ReturnEnded(absl::Time now) {
     last_change_ = now;
     if (home_.loan() == id) home_.Drop("the sequence has ended or is computed again");
     const auto it = loans_.find(id);
-    if (it != loans_.end() && it->second.of_split)
+    if (it != loans_.end() && it->second.is_named)
       split_loans_kept_.emplace_back(id, now + kSplitLoansKept);
     else
       ledger_.Lend(lending::ReturnLoan{.loan = id});
@@ -452,6 +454,10 @@ void Borrower::Handle(const lending::LoanRecalled& event, absl::Time now) {
   Avoid(it->second.creditor.node.value(), now + kAvoidRecaller);
   if (it->second.state != State::kUsed) return Drop(it, "its creditor recalled it");
   it->second.recalled = true;  // BeforeStep moves it
+}
+
+void Borrower::Handle(const lending::CreditorLate& event, absl::Time now) {
+  Avoid(event.creditor.node.value(), now + kAvoidTime);
 }
 
 // It may be asked for new loans at once, though it lost others.

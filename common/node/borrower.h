@@ -110,10 +110,11 @@ class Borrower {
   void OnNoHolder(LeaseId lease);
   void Handle(const lending::LoanLost& event, absl::Time now);
   void Handle(const lending::LoanRecalled& event, absl::Time now);
+  void Handle(const lending::CreditorLate& event, absl::Time now);
   void Handle(const lending::CreditorAnswers& event);
 
   // The loans of a prompt, for the node that takes them over.
-  std::vector<v1::KvLoan> LoansOf(const Sequence& sequence) const;
+  std::vector<v1::KvLoan> NameLoans(const Sequence& sequence);
   // Takes over the loans of the prompt's first `units` units, all of which were received. False:
   // they are not these units, or no router can be asked; nothing has changed then. If a loan is
   // refused later, the sequence is computed again. REQUIRES: as SequenceScheduler::AwaitLoans.
@@ -178,6 +179,7 @@ class Borrower {
     std::optional<LoanId> replaces;
     bool planned = false;   // a router wants it for the fleet's throughput
     bool of_split = false;  // of a prompt that is computed for another node
+    bool is_named = false;  // that node knows of it, and may take it over
     // Until it is used: `creditor` keeps the units for another node's loan, and is asked first.
     bool taken_over = false;
     // Of lost units. Until it is granted, `creditor` is the one that has lost them.
@@ -256,6 +258,8 @@ class Borrower {
   // Forgets a loan that is not used; its creditor hears of it if it has one.
   void Drop(Loans::iterator it, const std::string& why);
   void Unpin(Loan& loan);
+  // The sequence's blocks cannot be sent: it is computed again.
+  void OnWithdrawn(Loans::iterator it, absl::Time now);
   // Avoids the loan's creditor for a while. If a block was damaged (kDataLoss), forgets the loan's
   // blocks that are here instead: this node may have sent them damaged.
   void Blame(const Loan& loan, const absl::Status& why, absl::Time now);

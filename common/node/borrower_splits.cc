@@ -29,9 +29,10 @@ void Borrower::OnSplitRefused(const Loan& loan) {
   if (scheduler_.Find(loan.sequence) != nullptr) scheduler_.GiveUpLoans(loan.sequence);
 }
 
-std::vector<v1::KvLoan> Borrower::LoansOf(const Sequence& sequence) const {
+std::vector<v1::KvLoan> Borrower::NameLoans(const Sequence& sequence) {
   std::vector<v1::KvLoan> loans;
   for (const engine::LentUnits& lent : sequence.remote.lent) {
+    loans_.at(lent.loan).is_named = true;
     const lending::CreditorAddress& creditor = loans_.at(lent.loan).creditor;
     v1::KvLoan& loan = loans.emplace_back();
     loan.set_first_unit(lent.units.first);

@@ -312,11 +312,10 @@ void Lender::Recall(const lending::LoanKey& key, absl::Time until) {
   if (loan.recalled_until.has_value()) return;
   if (loan.offer.has_value()) return End(lending::LoanKey(key), "this node lacks blocks itself");
   loan.recalled_until = until;
-  // A block whose name another block had when this one arrived has none. That other may be gone,
-  // and the next creditor asks for the blocks by name.
+  // A block whose hash another block has, or took, is not sealed. That other may be gone, and the
+  // next creditor asks for the blocks by their hashes.
   for (size_t i = 0; i < loan.blocks.size() && !loan.lease.has_value(); ++i)
-    if (!scheduler_.pool().IsSealed(loan.blocks[i]))
-      scheduler_.pool().Seal(loan.blocks[i], loan.hashes[i]);
+    scheduler_.pool().SealAgain(loan.blocks[i], loan.hashes[i]);
   ledger_.Lend(lending::RecallLoan{.key = key});
 }
 
@@ -344,7 +343,8 @@ void Lender::OnTick(absl::Time now) {
 void Lender::EndHoldBack(absl::Time now) {
   if (!held_until_.has_value() || *held_until_ > now) return;
   int64_t oldest_us = std::numeric_limits<int64_t>::max();
-  for (const auto& [key, loan] : loans_) oldest_us = std::min(oldest_us, loan.arrived_us);
+  for (const auto& [key, loan] : loans_)
+    if (loan.arrived_us > 0) oldest_us = std::min(oldest_us, loan.arrived_us);
   scheduler_.EndHoldBack(oldest_us);
   if (loans_.empty()) held_until_.reset();
 }

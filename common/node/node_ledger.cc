@@ -181,6 +181,7 @@ v1::NodeCounters NodeLedger::CountersWith(const SequenceScheduler& scheduler) co
   counters.set_preemptions(scheduler.preemption_count());
   counters.set_loans_lost(scheduler.recomputed_for_loans());
   counters.set_sequences_held_back(scheduler.held_back_count());
+  counters.set_sequences_postponed(scheduler.postponed());
   return counters;
 }
 

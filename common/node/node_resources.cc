@@ -46,12 +46,17 @@ bool NodeResources::OnCommand(RouterKey router, const v1::NodeCommand& command, 
   if (command.has_adopt_blocks())
     prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
   else if (command.has_lend_blocks())
-    lender_.OnLendBlocks(router, command.lend_blocks(), borrower_.indebted(), now);
+    OnLendBlocks(router, command.lend_blocks(), now);
   else if (command.has_loan_answer())
     borrower_.OnAnswer(command.loan_answer(), now);
   else if (command.has_borrow_blocks())
     borrower_.OnPlan(command.borrow_blocks(), now);
   return false;
+}
+
+void NodeResources::OnLendBlocks(RouterKey router, const v1::LendBlocks& command, absl::Time now) {
+  if (command.stored() && stored_blocks_.Hold(router, command, now)) return;
+  lender_.OnLendBlocks(router, command, borrower_.indebted(), now);
 }
 
 bool NodeResources::OnSendBlocks(RouterKey router, const v1::SendBlocks& command, absl::Time now) {
@@ -62,8 +67,7 @@ bool NodeResources::OnSendBlocks(RouterKey router, const v1::SendBlocks& command
     lender_.OnNoHolder(lease);
     borrower_.OnNoHolder(lease);
     return prefix_fetch_.OnNoHolder(lease);
-  } else if (command.lent() || !stored_blocks_.Hold(router, command, now)) {
-    // What is lent lies in memory.
+  } else if (!stored_blocks_.Hold(router, command, now)) {
     prefix_fetch_.OnSendBlocks(command, now);
   }
   return false;
@@ -113,6 +117,8 @@ void NodeResources::OnLending(const lending::LendingEvent& event, absl::Time now
     return lender_.Handle(*damaged);
   if (const auto* lost = std::get_if<lending::LoanLost>(&event))
     return borrower_.Handle(*lost, now);
+  if (const auto* late = std::get_if<lending::CreditorLate>(&event))
+    return borrower_.Handle(*late, now);
   if (const auto* answers = std::get_if<lending::CreditorAnswers>(&event))
     return borrower_.Handle(*answers);
   borrower_.Handle(std::get<lending::LoanRecalled>(event), now);

@@ -128,6 +128,7 @@ class NodeResources {
   int64_t leases() const;
   int64_t exports() const;
   bool OnSendBlocks(RouterKey router, const v1::SendBlocks& command, absl::Time now);
+  void OnLendBlocks(RouterKey router, const v1::LendBlocks& command, absl::Time now);
 
   SequenceScheduler scheduler_;
   NodeLedger ledger_;

@@ -452,7 +452,7 @@ bool SequenceScheduler::HoldBack(int64_t arrived_us) {
 
 void SequenceScheduler::EndHoldBack(int64_t arrived_us) {
   for (const auto& [id, sequence] : sequences_)
-    if (sequence->input.arrived_us < arrived_us) sequence->held_back = false;
+    if (sequence->input.arrived_us <= arrived_us) sequence->held_back = false;
 }
 
 }  // namespace tandem::node

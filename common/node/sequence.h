@@ -125,8 +125,8 @@ struct Rebuild {
 struct Sequence {
   SequenceId id;
   SequencePhase phase = SequencePhase::kHeld;
-  bool generates = true;        // otherwise its prompt is computed for another node
-  bool awaits_loans = false;    // takes part in no step until its loans were taken over
+  bool generates = true;      // otherwise its prompt is computed for another node
+  bool awaits_loans = false;  // takes part in no step until its loans were taken over
   // Takes part in no step until a creditor that was late has answered, or is lost.
   bool awaits_creditors = false;
   bool in_step = false;         // a slice of the running step
@@ -185,7 +185,8 @@ struct Sequence {
   bool awaits_constraint() const { return input.matcher.has_value() && !input.matcher->ready(); }
   // Whether it takes no part in the next step.
   bool sits_out() const {
-    return awaits_constraint() || awaits_loans || awaits_creditors || (rebuild != nullptr && !rebuild->computes);
+    return awaits_constraint() || awaits_loans || awaits_creditors ||
+           (rebuild != nullptr && !rebuild->computes);
   }
   // Whether it has lent units, or has yet to compute some that it has lost.
   bool borrows() const { return !remote.lent.empty() || rebuild != nullptr; }

@@ -285,8 +285,8 @@ class SequenceScheduler {
   int64_t held_back_count() const { return held_back_count_; }
   // Times that a sequence's rows failed because a creditor was late, and that it waits for it.
   int64_t postponed() const { return postponed_; }
-  // Of recomputed_for_loans(): sequences that kept the rest, those of them that then went on where they were, and
-  // the rows that they computed for it.
+  // Of recomputed_for_loans(): sequences that kept the rest, those of them that then went on where
+  // they were, and the rows that they computed for it.
   struct Rebuilds {
     int64_t begun = 0, done = 0, rows = 0;
   };

@@ -115,6 +115,20 @@ bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::T
   return true;
 }
 
+bool StoredBlocks::Hold(RouterKey router, const v1::LendBlocks& command, absl::Time now) {
+  if (stored_.empty()) return false;
+  const auto hashes = kv::UnpackHashes(command.hashes());
+  if (!hashes.ok()) return false;
+  Load* load =
+      Begin(*hashes, {.blocks = std::ssize(*hashes), .time_allowed = kLentLoadTimeMax}, now);
+  if (load == nullptr) return false;
+  Ready waiting{.router = router, .arrived = now};
+  *waiting.command.mutable_lend_blocks() = command;
+  waiting.command.mutable_lend_blocks()->set_stored(false);
+  Wait(*load, std::move(waiting), now);
+  return true;
+}
+
 void StoredBlocks::Resume(absl::Time now) {
   priced_at_ = now;
   if (stored_.empty()) return;

@@ -54,6 +54,8 @@ class StoredBlocks final : public StoredPrices {
   // A load that takes longer, or a quarter of its prompt's time, is given up. It brings only what
   // is predicted to be there in kPatienceFactor times less; the next load brings more.
   static constexpr absl::Duration kLoadTimeMax = absl::Seconds(2);
+  // Of a load for a loan: its router waits for 1.5 s (LoanBroker::kTimeMax).
+  static constexpr absl::Duration kLentLoadTimeMax = absl::Seconds(1);
   static constexpr int kPatienceFactor = 2;
   // After a save failed: for how long nothing is saved.
   static constexpr absl::Duration kPause = absl::Seconds(30);
@@ -83,6 +85,9 @@ class StoredBlocks final : public StoredPrices {
             absl::Duration time_allowed, absl::Time now);
   // As above for the blocks that another node fetches from here.
   bool Hold(RouterKey router, const v1::SendBlocks& command, absl::Time now);
+  // As above for lost units that are to be lent from here. The command comes back without `stored`:
+  // it waits once.
+  bool Hold(RouterKey router, const v1::LendBlocks& command, absl::Time now);
   // Call it before each plan: begins to load what the preempted sequences that go on next have in
   // storage, and holds them back until it is here.
   void Resume(absl::Time now);

@@ -161,20 +161,25 @@ bool LoanBroker::NameHolder(const Node& debtor, absl::Span<const kv::BlockHash> 
                             v1::LoanWanted& wanted) const {
   wanted.add_avoid_node_ids(wanted.from_node_id());
   const auto avoided = AvoidedBy(wanted);
+  const int64_t per_unit = std::ssize(hashes) / wanted.units();
   const Node* holder = nullptr;
-  int32_t held = 0;
+  // The most units; of equal ones those in memory, because others have to be read.
+  std::pair<int64_t, bool> held = {0, true};
   for (const auto& group : index_.DeepestHolders(hashes, kCreditorsMax, 0)) {
     for (const PrefixIndex::Match& match : group) {
       const Node* node = fleet_.At(match.slot);
       const bool may = node != nullptr && node != &debtor && !avoided.contains(node->id.value());
-      if (!may || match.blocks <= held) continue;
+      const int64_t units = match.blocks / per_unit;
+      if (!may || units == 0) continue;
+      const kv::BlockHash& last = hashes[static_cast<size_t>(units * per_unit - 1)];
+      const bool in_memory = index_.TierOn(match.slot, last) == Tier::kDevice;
+      if (std::pair(units, in_memory) <= held) continue;
       holder = node;
-      held = match.blocks;
+      held = {units, in_memory};
     }
   }
-  const int64_t per_unit = std::ssize(hashes) / wanted.units();
-  const int64_t units = held / per_unit;
-  if (units == 0) return false;
+  if (holder == nullptr) return false;
+  const int64_t units = held.first;
   wanted.set_units(static_cast<int32_t>(units));
   wanted.set_hashes(kv::PackHashes(hashes.first(static_cast<size_t>(units * per_unit))));
   wanted.set_from_node_id(holder->id.value());
@@ -248,6 +253,7 @@ void LoanBroker::AskNext(Questions::iterator it, absl::Time now) {
     lend.set_from_node_id(question.wanted.from_node_id());
     lend.set_from_incarnation(question.wanted.from_incarnation());
   }
+  lend.set_stored(question.wanted.lost() && lend.from_node_id().empty());
   lend.set_arrived_us(question.wanted.arrived_us());
   actions_.commands.emplace_back(creditor->key, std::move(command));
 }

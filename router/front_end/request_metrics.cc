@@ -84,6 +84,9 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
   count("tandem_node_sequences_held_back_total",
         "Sequences that gave up their KV because an older one of another node needed the memory.",
         counters.sequences_held_back());
+  count("tandem_node_sequences_postponed_total",
+        "Times that a sequence sat out steps because a creditor had not answered in time.",
+        counters.sequences_postponed());
   count("tandem_node_partitions_regained_total",
         "Partitions that were lost with a creditor, and that another node still had.",
         counters.units_regained());

@@ -147,6 +147,7 @@ class ChoosingLendingPlane final : public engine::RemoteAttention {
     }
     if (!late_.empty() && (ending || random_.Below(2) == 0)) {
       const auto [loan, creditor] = *late_.begin();
+      if (!ending && random_.Below(3) == 0) return lending::CreditorLate{creditor};
       late_.erase(late_.begin());
       if (random_.Below(3) == 0)
         return lending::LoanLost{loan, absl::DeadlineExceededError("chosen")};
@@ -155,8 +156,8 @@ class ChoosingLendingPlane final : public engine::RemoteAttention {
     if (used_.empty() || ending) return std::nullopt;
     if (random_.Below(2) == 0) return lending::LoanRecalled{used_.begin()->first};
     return lending::LoanLost{used_.rbegin()->first, random_.Below(4) == 0
-                                                  ? absl::DataLossError("chosen")
-                                                  : absl::UnavailableError("chosen")};
+                                                        ? absl::DataLossError("chosen")
+                                                        : absl::UnavailableError("chosen")};
   }
   void Ask(absl::Span<engine::RemotePart>) override {}
   void Collect(absl::Span<engine::RemotePart> parts) override {

@@ -3,9 +3,9 @@
 
   tests/bench/lending/silence.py --build build [--vs OTHER/build] [--stops 0.3,2.5] [--rounds 5]
 
-Starts a router, a decode node (the debtor) and a prefill node with more memory (the creditor), with the hash engine and
-steps of 10 ms. One answer outgrows the decode node and has lent KV; two others run beside it and fit. Then the creditor
-is stopped (SIGSTOP) and goes on after a while. Prints the longest gap between two tokens of the answer that has lent KV,
+Starts a router, a decode node (the debtor) and two prefill nodes with more memory (creditors), with the hash engine and
+steps of 10 ms. One answer outgrows the decode node and has lent KV; two others run beside it and fit. Then a creditor is
+stopped (SIGSTOP) and goes on after a while. Prints the longest gap between two tokens of the answer that has lent KV,
 and of the two others, and the loans that were lost. With --vs, the programs of two builds run in turn.
 """
 import argparse
@@ -23,10 +23,11 @@ import time
 
 BESIDE = 2
 STEP_MS = 10
+CREDITORS = ["creditor-0", "creditor-1"]
 
 
 class Cluster:
-    """A router, a debtor and a creditor, and what they wrote."""
+    """A router, a debtor and its creditors, and what they wrote."""
 
     def __init__(self, build, folder):
         self.build, self.folder, self.processes = build, folder, {}
@@ -34,7 +35,7 @@ class Cluster:
                                         "--heartbeat-interval=50ms", "--node-lost-after=10s"])
         fleet, port = self.await_line("router", r"router started .* fleet=(\S+) http=127\.0\.0\.1:(\d+)")
         self.port = int(port)
-        for role, name, blocks in [("decode", "debtor", 64), ("prefill", "creditor", 256)]:
+        for role, name, blocks in [("decode", "debtor", 64), *[("prefill", name, 256) for name in CREDITORS]]:
             self.start(f"{role}-node", name, [f"--routers={fleet}", f"--id={name}", "--block-tokens=16",
                                               f"--kv-blocks={blocks}", "--lend-fraction=0.9",
                                               f"--hash-step-time={STEP_MS}ms"])
@@ -56,12 +57,12 @@ class Cluster:
                 sys.exit(f"a program ended:\n{text}")
             threading.Event().wait(0.05)
 
-    def counter(self, name):
+    def metric(self, name, node):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
         connection.close()
-        values = re.findall(rf'^{name}\{{node="debtor"[^}}]*\}} (\d+)', text, re.MULTILINE)
+        values = re.findall(rf'^{name}\{{node="{node}"[^}}]*\}} (\d+)', text, re.MULTILINE)
         return int(values[0]) if values else 0
 
     def close(self):
@@ -110,14 +111,15 @@ def measure(build, stop, folder):
         for stream in beside:
             stream.await_tokens(20)
         began = time.monotonic()
-        creditor = cluster.processes["creditor"]
+        lent = {name: cluster.metric("tandem_node_blocks_lent", name) for name in CREDITORS}
+        creditor = cluster.processes[max(lent, key=lent.get)]
         creditor.send_signal(signal.SIGSTOP)
         threading.Event().wait(stop)
         creditor.send_signal(signal.SIGCONT)
         for stream in [lends, *beside]:
             stream.join()
         return (lends.longest_gap(began), max(stream.longest_gap(began) for stream in beside),
-                cluster.counter("tandem_node_loans_lost_total"))
+                cluster.metric("tandem_node_loans_lost_total", "debtor"))
     finally:
         cluster.close()
 

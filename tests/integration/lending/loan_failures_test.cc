@@ -178,6 +178,12 @@ TEST_F(LoanFailures, AStoppedCreditorCostsNoTokenAndLeaksNothingWhenItGoesOn) {
   ExpectExpected(asked.AwaitEnd());
   process(debt.creditor).Signal(SIGCONT);
   ExpectNothingHeld("router", 3);
+  const auto status = clients_["router"]->GetStatus(absl::Seconds(10));
+  ASSERT_OK(status.status());
+  int64_t postponed = 0;
+  for (const v1::NodeStatus& node : status->nodes())
+    postponed += node.counters().sequences_postponed();
+  EXPECT_GT(postponed, 0) << "the sequence waited before it lost the loan";
 }
 
 // The request runs at router a. Router b dies and starts again with nothing.

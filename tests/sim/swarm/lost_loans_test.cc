@@ -1,6 +1,7 @@
 // Goal: when a creditor dies, its debtor computes the units that it kept, and no other row twice;
 // the other creditors go on answering, and no token changes. Units that another node holds are lent
-// again and not computed.
+// again and not computed. A creditor that stops for a moment costs no row, and one whose block has
+// lost its hash asks for no loan again and again.
 #include <cstdint>
 #include <iostream>
 #include <optional>
@@ -62,6 +63,66 @@ TEST(LostLoans, ACreditorsDeathCostsTheRowsOfItsUnits) {
   std::cout << deaths.losses() << " sequences of " << deaths.rows() << " rows computed "
             << deaths.rows_again() << " again\n";
   EXPECT_GT(deaths.losses(), 0);
+}
+
+// Shorter than SimLending::kLateMax: the debtor waits, and loses nothing.
+TEST(LostLoans, ACreditorThatStopsForAMomentCostsNoLoan) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule = LendingSchedule(/*prefill_nodes=*/0, /*decode_nodes=*/3);
+  schedule.requests.push_back(
+      {.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 230});
+  const SimReport without = RunSchedule(schedule);
+  int64_t postponed = 0;
+  for (int64_t at_us = 200'000; at_us < 500'000; at_us += 20'000) {
+    for (const int64_t target : {1, 2, 3}) {
+      SCOPED_TRACE(absl::StrCat("process ", target, " at ", at_us));
+      Schedule stops = schedule;
+      stops.faults.push_back(
+          {.at_us = at_us, .kind = FaultKind::kPause, .target = target, .lasts_us = 100'000});
+      const SimReport report = RunSchedule(stops);
+      ExpectNoViolations(report);
+      EXPECT_EQ(report.clients.done, 1);
+      EXPECT_EQ(report.loans_lost, 0);
+      // The row that got no answer is computed twice.
+      EXPECT_LE(report.rows_computed, without.rows_computed + report.postponed);
+      postponed += report.postponed;
+    }
+  }
+  EXPECT_GT(postponed, 0);
+}
+
+// The second request has the same prompt. Its blocks take the hashes of the first one's, whose
+// window has moved on, and are evicted.
+TEST(LostLoans, ABlockWhoseHashWasTakenIsLent) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule;
+  Topology& t = schedule.topology;
+  t.blocks_per_node = 40;
+  t.block_tokens = 4;
+  t.max_batch_tokens = 64;
+  t.max_sequences = 4;
+  t.step_us = 1'000;
+  t.lend_blocks = 20;
+  t.unit_blocks = 1;
+  t.window_slots = 8;
+  t.window_tokens = 4;
+  const auto request = [](int64_t at_us, int64_t seed, int64_t tokens) {
+    return SimRequest{.at_us = at_us,
+                      .family = 1,
+                      .shared_tokens = 32,
+                      .own_tokens = 1,
+                      .own_seed = seed,
+                      .max_tokens = tokens};
+  };
+  schedule.requests = {request(20'000, 1, 160), request(40'000, 2, 4)};
+  // Without the prefill node the second prompt is computed on the decode node.
+  schedule.faults.push_back(
+      {.at_us = 36'000, .kind = FaultKind::kCrash, .target = 1, .lasts_us = 8'000});
+  const SimReport report = RunSchedule(schedule);
+  ExpectNoViolations(report);
+  EXPECT_EQ(report.clients.done, 2);
+  EXPECT_GT(report.loans_asked, 0);
+  EXPECT_LT(report.loans_asked, 20);
 }
 
 // Two answers to one prompt, on two nodes: each node has blocks that the other one may lose.

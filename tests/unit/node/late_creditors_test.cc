@@ -1,6 +1,6 @@
 // Goal: a sequence whose creditor is late sits out until the creditor has answered or is lost. Then
-// it computes the same rows again: nothing that it has lent is lost meanwhile, and no token changes.
-// Other sequences go on.
+// it computes the same rows again: nothing that it has lent is lost meanwhile, and no token
+// changes. Other sequences go on.
 #include <gtest/gtest.h>
 
 #include "tests/unit/node/lost_units_fixture.h"

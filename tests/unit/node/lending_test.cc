@@ -212,6 +212,49 @@ TEST_F(BorrowingTest, BlocksOfASequenceThatRanBeforeAreLent) {
   EXPECT_EQ(std::ssize(exported.blocks), wanted.units());
 }
 
+// What is damaged cannot be lent. The sequence that has computed with it begins again, and does not
+// ask for the same loan for ever.
+TEST_F(BorrowingTest, ASequenceWithAForgottenBlockIsComputedAgain) {
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  const node::Sequence& sequence = *resources_->scheduler().running().begin()->second;
+  resources_->scheduler().pool().Forget(sequence.blocks.front());
+  EXPECT_EQ(Count<lending::ReturnLoan>(Send(Granted(wanted, 0))), 1);
+  int asked = 0;
+  for (int i = 0; i < 10; ++i)
+    for (const auto& [router, event] : Step().events) asked += event.has_loan_wanted();
+  EXPECT_EQ(asked, 0) << "not before kAfterRefusal";
+  EXPECT_GT(core_->load().blocks_used(), 0) << "it is computed";
+  now_ += node::Borrower::kAfterRefusal;
+  const v1::LoanWanted again = StepUntilWanted();
+  const node::NodeActions sent = Send(Granted(again, 0));
+  EXPECT_EQ(Count<lending::ReturnLoan>(sent), 0);
+  EXPECT_FALSE(sent.transfer.empty()) << "its blocks have names again";
+}
+
+TEST_F(BorrowingTest, ACreditorIsAvoidedForSomeTimeAndWhileItIsLate) {
+  Begin();
+  const auto avoided = [&](const v1::LoanWanted& wanted) {
+    return std::vector<std::string>(wanted.avoid_node_ids().begin(), wanted.avoid_node_ids().end());
+  };
+  const auto late = [](const std::string& node) {
+    return lending::CreditorLate{{NodeId(node), Incarnation()}};
+  };
+  Send(late("c1"));
+  Send(late("c2"));
+  v1::LoanWanted wanted = StepUntilWanted();
+  EXPECT_THAT(avoided(wanted), ::testing::ElementsAre("c1", "c2"));
+  Send(lending::CreditorAnswers{{NodeId("c2"), Incarnation()}});
+  Send(Refused(wanted));
+  now_ += node::Borrower::kAfterRefusal;
+  wanted = StepUntilWanted();
+  EXPECT_THAT(avoided(wanted), ::testing::ElementsAre("c1"));
+  Send(late("c2"));
+  Send(Refused(wanted));
+  now_ += node::Borrower::kAvoidTime;
+  EXPECT_THAT(avoided(StepUntilWanted()), ::testing::IsEmpty()) << "both times are over";
+}
+
 TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
   Begin();
   const v1::LoanWanted wanted = StepUntilWanted();

@@ -311,6 +311,22 @@ TEST_F(GivingWayTest, AYoungerSequenceGivesItsBlocksToAnOlderOneAndFollowsIt) {
   EXPECT_TRUE(Plans());
 }
 
+// A loan of another answer of the same request, and one whose request's age is not known.
+TEST_F(GivingWayTest, ItDoesNotWaitForLoansThatAreNotOlder) {
+  for (const int64_t arrived_us : {kArrived, int64_t{0}}) {
+    SCOPED_TRACE(arrived_us);
+    MakeFresh();
+    core_->OnRouterJoined(kRouter, now_);
+    BeginOwn();
+    LendTo(1, kArrived - 1);
+    ASSERT_EQ(used(), 0) << "it has given way";
+    EXPECT_EQ(Code(Offered(LendTo(2, arrived_us))), absl::StatusCode::kOk);
+    now_ += node::Lender::kHeldMin;
+    core_->OnTick(now_);
+    EXPECT_TRUE(Plans());
+  }
+}
+
 TEST_F(GivingWayTest, ItFollowsWhenTheOlderOneDoesNotAskAgain) {
   BeginOwn();
   LendTo(1, kArrived - 1);

@@ -393,6 +393,28 @@ TEST_F(SplitPromptTest, ALostCreditorEndsTheLease) {
   EXPECT_TRUE(cancelled_);
 }
 
+// Nobody has heard of its loans, so nobody will take them over.
+TEST_F(SplitPromptTest, LoansOfAPromptThatIsAbortedAreReturnedAtOnce) {
+  Send(Prefill(kLentUnits));
+  for (int i = 0; i < 50 && wanted_.empty(); ++i) Step();
+  ASSERT_FALSE(wanted_.empty());
+  Answer();
+  Step();
+  ASSERT_FALSE(fin_.has_value());
+  v1::NodeCommand abort;
+  abort.mutable_abort()->mutable_leg()->set_request_id("r");
+  abort.mutable_abort()->mutable_leg()->set_attempt(1);
+  Send(abort);
+  for (const transfer::OpenExport& open : opened_)
+    core_->OnTransfer(transfer::ExportFailed{.export_id = open.export_id,
+                                             .status = absl::CancelledError("aborted")},
+                      now_);
+  core_->PlanStep(now_);
+  Take();
+  EXPECT_EQ(returned_, 1);
+  EXPECT_TRUE(core_->idle());
+}
+
 // Layers of the failed rows may have been sent already.
 TEST_F(SplitPromptTest, ALateCreditorEndsTheLeaseToo) {
   Send(Prefill(/*lent_units=*/3, /*prompt=*/100));

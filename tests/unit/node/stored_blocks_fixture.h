@@ -19,7 +19,8 @@ namespace tandem::decode_node {
 
 class StoredBlocksTest : public DecodeCoreTest {
  protected:
-  StoredBlocksTest() { MakeWith({}); }
+  StoredBlocksTest() : StoredBlocksTest(Setup()) {}
+  explicit StoredBlocksTest(const Setup& setup) : DecodeCoreTest(setup) { MakeWith({}); }
 
   void MakeWith(std::vector<kv::BlockHash> on_disk) {
     core_.reset();
@@ -30,6 +31,8 @@ class StoredBlocksTest : public DecodeCoreTest {
         .max_batch_tokens = 64,
         .max_sequences = 2,
         .max_waiting = 2,
+        .borrows = setup_.lend_blocks > 0,
+        .lend_blocks_max = setup_.lend_blocks,
         .stored_blocks = std::make_shared<const storage::StorageContents>(
             storage::StorageContents{.tiers = tiers_, .on_disk = std::move(on_disk)})});
     core_ = std::make_unique<DecodeCore>(*resources_);

@@ -25,9 +25,10 @@ class LostUnitsLoanTest : public LoanBrokerTest {
     for (const std::string& node : avoid) wanted.add_avoid_node_ids(node);
     harness_.Say(1, {event});
   }
-  void Store(uint64_t node, int blocks) {
+  void Store(uint64_t node, int blocks, bool on_disk = false) {
     v1::NodeEvent stored;
     stored.mutable_blocks_stored()->set_hashes(kv::PackHashes(Hashes(blocks)));
+    stored.mutable_blocks_stored()->set_on_disk(on_disk);
     harness_.Say(node, {stored});
   }
   // LendBlocks to the node.
@@ -51,6 +52,20 @@ TEST_F(LostUnitsLoanTest, AHolderThatLendsKeepsThemItself) {
   EXPECT_EQ(lend.first_unit(), 3);
   EXPECT_EQ(lend.units(), kUnits);
   EXPECT_EQ(lend.from_node_id(), "") << "it has them";
+  EXPECT_TRUE(lend.stored());
+}
+
+TEST_F(LostUnitsLoanTest, WhoHasThemInMemoryIsAskedBeforeWhoHasToReadThem) {
+  Join({Lends("d1"), Lends("d2"), Lends("d3"), Lends("d4"), Lends("d5")});
+  Store(3, kUnits * kUnitBlocks, /*on_disk=*/true);
+  Store(4, kUnits * kUnitBlocks);
+  Store(5, kUnitBlocks);
+  WantLost(9, "d2");
+  EXPECT_EQ(Asked(4).from_node_id(), "");
+  WantLost(10, "d2", {"d4"});
+  const v1::LendBlocks read = Asked(3);
+  EXPECT_EQ(read.units(), kUnits) << "more than another has in memory";
+  EXPECT_TRUE(read.stored());
 }
 
 TEST_F(LostUnitsLoanTest, OfAHolderThatDoesNotLendAnotherNodeFetchesThem) {
@@ -64,6 +79,7 @@ TEST_F(LostUnitsLoanTest, OfAHolderThatDoesNotLendAnotherNodeFetchesThem) {
   EXPECT_EQ(lend.hashes(), kv::PackHashes(Hashes(2 * kUnitBlocks)));
   EXPECT_EQ(lend.from_node_id(), "p3");
   EXPECT_EQ(lend.from_incarnation(), holder.incarnation());
+  EXPECT_FALSE(lend.stored());
   EXPECT_TRUE(harness_.Quiet(2)) << "it has lost them";
 }
 
