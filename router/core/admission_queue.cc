@@ -13,11 +13,16 @@ template <typename Change>
 void AdmissionQueue::Alter(const std::string& tenant, Change change) {
   Line& line = lines_.at(tenant);
   const auto waits = [&] { return !line.aside && !line.places.empty(); };
-  if (waits()) turns_.erase({line.counter, tenant});
+  if (waits()) {
+    turns_.erase({line.counter, tenant});
+    round_turns_.erase({line.counter, tenant});
+  }
   size_ -= line.places.size();
   change(line);
   size_ += line.places.size();
-  if (waits()) turns_.insert({line.counter, tenant});
+  if (!waits()) return;
+  turns_.insert({line.counter, tenant});
+  if (line.done_round != round_) round_turns_.insert({line.counter, tenant});
 }
 
 void AdmissionQueue::Join(const std::string& tenant, double weight) {
@@ -67,9 +72,10 @@ void AdmissionQueue::VisitBefore(const std::string& tenant, const Place& place,
     if (!(other < place) || !visit(other.serial)) return;
 }
 
-std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line,
-                                                              Owner& owner) const {
-  if (line.passed == 0 || line.late_walk == walk_) return std::nullopt;
+std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line, Owner& owner,
+                                                              const Walk& walk) const {
+  // In second parts of walks each turn shortens the round.
+  if (walk.resumes || line.passed == 0 || line.late_walk == walk_) return std::nullopt;
   const auto late =
       line.places.lower_bound({.rank = absl::InfinitePast(), .serial = 0, .late = true});
   if (late == line.places.end()) return std::nullopt;
@@ -86,7 +92,7 @@ void AdmissionQueue::CountPassed(const Place& placed, int64_t tokens, Line& line
 
 std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line, Owner& owner,
                                                             const Walk& walk) const {
-  if (const auto late = LateTurn(line, owner); late.has_value()) return late;
+  if (const auto late = LateTurn(line, owner, walk); late.has_value()) return late;
   auto next = line.places.begin();
   if (line.walk == walk_) next = line.places.upper_bound(line.tried_last);
   const bool further = walk.resumes && line.round == round_ &&
@@ -98,12 +104,14 @@ std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line, Ow
 void AdmissionQueue::NoteTried(const std::string& tenant, const Place& place, Owner& owner,
                                const Walk& walk) {
   Line& line = lines_.at(tenant);
-  if (LateTurn(line, owner).has_value()) {
+  if (LateTurn(line, owner, walk).has_value()) {
     line.late_walk = walk_;
     return;
   }
   line.tried_last = place;
   line.walk = walk_;
+  // It is aside, so it is in neither set of turns.
+  if (!(place < *line.places.rbegin())) line.done_round = round_;
   if (!walk.resumes) return;
   line.resume_after = place;
   line.round = round_;
@@ -132,6 +140,7 @@ void AdmissionQueue::PlaceAll(Owner& owner) {
   }
   if (end == PartEnd::kBound) return;
   ++round_;
+  if (round_turns_.size() < turns_.size()) round_turns_ = turns_;
   kept_before_.clear();
 }
 
@@ -139,14 +148,15 @@ void AdmissionQueue::PlaceAll(Owner& owner) {
 // placed, and its next turn comes after all others had theirs. So one tenant's sequences without
 // room do not use up the walk.
 AdmissionQueue::PartEnd AdmissionQueue::WalkPart(Owner& owner, Walk& walk) {
+  const absl::btree_set<Turn>& turns = walk.resumes ? round_turns_ : turns_;
   std::optional<PartEnd> end;
   std::vector<std::string> to_go_on, ended;
   while (!end.has_value()) {
-    if (turns_.empty()) {
+    if (turns.empty()) {
       for (const std::string& tenant : to_go_on) SetAside(tenant, false);
       to_go_on.clear();
     }
-    if (turns_.empty()) {
+    if (turns.empty()) {
       end = PartEnd::kAll;
       break;
     }
@@ -155,10 +165,10 @@ AdmissionQueue::PartEnd AdmissionQueue::WalkPart(Owner& owner, Walk& walk) {
       end = PartEnd::kBound;
       break;
     }
-    const std::string tenant = turns_.begin()->second;
+    const std::string tenant = turns.begin()->second;
     const std::optional<Place> place = NextOf(lines_.at(tenant), owner, walk);
     if (place.has_value() && Try(place->serial, owner, walk)) {
-      floor_ = std::max(floor_, turns_.begin()->first);
+      floor_ = std::max(floor_, turns.begin()->first);
       CountPassed(*place, owner.PromptTokens(place->serial), lines_.at(tenant));
       Erase(tenant, *place);
       owner.OnPlaced(place->serial);
@@ -166,7 +176,10 @@ AdmissionQueue::PartEnd AdmissionQueue::WalkPart(Owner& owner, Walk& walk) {
     }
     SetAside(tenant, true);
     (place.has_value() ? to_go_on : ended).push_back(tenant);
-    if (place.has_value()) NoteTried(tenant, *place, owner, walk);
+    if (place.has_value())
+      NoteTried(tenant, *place, owner, walk);
+    else if (walk.resumes)
+      lines_.at(tenant).done_round = round_;
     if (walk.over) end = PartEnd::kNothing;
   }
   for (const std::string& tenant : to_go_on) SetAside(tenant, false);
@@ -197,11 +210,13 @@ bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {
 }
 
 void AdmissionQueue::KeepRoom(Serial serial, Owner& owner, Walk& walk) {
-  const int64_t needed = owner.TokensNeeded(serial);
-  if (walk.kept.size() >= kKeptMax || needed >= walk.kept_least ||
-      owner.Waited(serial) <= kKeepRoomAfter ||
-      std::find(walk.kept.begin(), walk.kept.end(), serial) != walk.kept.end())
+  const auto contains = [serial](const std::vector<Serial>& kept) {
+    return std::find(kept.begin(), kept.end(), serial) != kept.end();
+  };
+  if (walk.kept.size() >= kKeptMax || owner.Waited(serial) <= kKeepRoomAfter || contains(walk.kept))
     return;
+  const int64_t needed = owner.TokensNeeded(serial);
+  if (needed >= walk.kept_least) return;
   walk.kept.push_back(serial);
   if (needed > 0) walk.kept_least = needed;
   owner.KeepRoomFor(serial);

@@ -16,9 +16,9 @@
 // goals are in reach come first, in the order of those times. One that cannot meet its goal any
 // more is late: it goes behind them, and so do those that have no goal, in the order in which they
 // came. So a queue that is longer than what can be computed in time costs only what is in excess,
-// and not everything. Late ones do not starve: the first of them has the next turn when the prompts
-// that passed it have kLatePart times its tokens. So late ones get a fixed part of what is
-// computed, however long they are.
+// and not everything. Late ones do not starve: the first of them has its tenant's next turn when
+// the prompts that passed it have kLatePart times its tokens. So late ones get a fixed part of what
+// is computed, however long they are.
 //
 // A sequence that finds no room blocks only those that need the same room. The attempt tells the
 // largest room that there is: sequences that need more are passed over without being tried, and
@@ -28,10 +28,13 @@
 //
 // A walk does a bounded amount of work, in two parts. The first begins at the front, so that new
 // room is offered to those that come first. If a bound ends it, the second goes on where the last
-// walk stopped. So a round of walks reaches every sequence, however many before it find no room.
+// walk stopped, and leaves out the tenants whose sequences all had their turn in this round of
+// walks. So a round reaches every sequence, however many before it find no room and however many
+// tenants they are of.
 //
 // Thread safety: none; RequestTable owns it.
-// Invariants: each sequence is in it at most once; a tenant's line exists between Join and Leave.
+// Invariants: each sequence is in it at most once; a tenant's line exists between Join and Leave;
+// round_turns_ is a part of turns_.
 #pragma once
 
 #include <cstddef>
@@ -165,9 +168,11 @@ class AdmissionQueue {
     // round `round`.
     Place tried_last, resume_after;
     uint64_t walk = 0, round = 0;
+    // The round in which all of its sequences had their turn.
+    uint64_t done_round = 0;
     // Tokens of the prompts that were placed while a late one waited, since a late one was placed.
-    // When they are enough the first late one is tried before all others, once in a walk: in
-    // `late_walk` it was.
+    // When they are enough the first late one is tried before all others, once in a walk's first
+    // part: in `late_walk` it was.
     int64_t passed = 0;
     uint64_t late_walk = 0;
   };
@@ -178,8 +183,8 @@ class AdmissionQueue {
   template <typename Change>
   void Alter(const std::string& tenant, Change change);
   PartEnd WalkPart(Owner& owner, Walk& walk);
-  // The first late sequence of the line, if it is to be tried before others in this walk.
-  std::optional<Place> LateTurn(const Line& line, Owner& owner) const;
+  // The first late sequence of the line, if it is to be tried before others now.
+  std::optional<Place> LateTurn(const Line& line, Owner& owner, const Walk& walk) const;
   // A sequence with a prompt of `tokens` was placed.
   static void CountPassed(const Place& placed, int64_t tokens, Line& line);
   // The first sequence of the line after those that had their turn.
@@ -195,8 +200,10 @@ class AdmissionQueue {
 
   // Bound: --requests-max, because each has a request.
   std::map<std::string, Line> lines_;
+  // The lines that have a turn; and of these the ones whose sequences have not all had theirs in
+  // this round.
   // Bound: the lines with sequences that wait.
-  absl::btree_set<Turn> turns_;
+  absl::btree_set<Turn> turns_, round_turns_;
   size_t size_ = 0;
   uint64_t inserted_ = 0;
   // The counter that a tenant's line begins with: that of the tenant that had the last turn.

@@ -130,6 +130,63 @@ TEST(AdmissionQueue, ElevenHundredWithoutRoomHoldUpNoOther) {
   EXPECT_EQ(room.placed, std::vector<Serial>{1101});
 }
 
+// More tenants wait than a walk looks at, each with one sequence without room. Walks reach the
+// tenants behind them, and begin again when all had their turn.
+TEST(AdmissionQueue, FifteenHundredTenantsWithoutRoomHoldUpNoOther) {
+  for (const bool tells_room : {true, false}) {
+    SCOPED_TRACE(tells_room);
+    AdmissionQueue queue;
+    Room room;
+    room.room = 50;
+    room.tells_room = tells_room;
+    const auto wait = [&](const std::string& tenant, int64_t need) {
+      const Serial serial = room.needs.size() + 1;
+      room.needs[serial] = need;
+      queue.Join(tenant, 1);
+      queue.Insert(tenant, {kArrived, serial});
+      return serial;
+    };
+    for (int i = 0; i < 1500; ++i) wait(absl::StrCat("t", 1000 + i), 500);
+    // With few failures in a walk, its second part reaches 8 tenants.
+    const int most = tells_room ? 3 : 1500 / AdmissionQueue::kFailedMax + 1;
+    WalkUntilPlaced(wait("z", 40), queue, room, most);
+    // The next round reaches a later one, though it comes behind all others again.
+    room.room = 50;
+    WalkUntilPlaced(wait("zz", 40), queue, room, 2 * most);
+    EXPECT_EQ(room.placed.size(), 2u);
+  }
+}
+
+// The same with several sequences of each tenant, of which late ones are to be tried first. A round
+// tries each of them, and each turn in second parts of walks shortens it.
+TEST(AdmissionQueue, ARoundReachesAllSequencesOfManyTenants) {
+  AdmissionQueue queue;
+  Room room;
+  room.room = 50;
+  constexpr int kTenants = 1100, kEach = 3;
+  const auto name = [](int tenant) { return absl::StrCat("t", 1000 + tenant); };
+  const auto wait = [&](int tenant, int64_t need, bool late) {
+    const Serial serial = room.needs.size() + 1;
+    room.needs[serial] = need;
+    room.prompts[serial] = late ? 1 : 1000;
+    queue.Insert(name(tenant), {kArrived, serial, late});
+    return serial;
+  };
+  Serial last = 0;
+  for (int tenant = 0; tenant < kTenants; ++tenant) {
+    queue.Join(name(tenant), 1);
+    wait(tenant, 0, /*late=*/false);  // passes the late ones
+    for (int i = 0; i < kEach; ++i) last = wait(tenant, 500, /*late=*/true);
+  }
+  // In these walks the late ones begin to have their turns.
+  for (int walk = 0; walk < 20 && room.placed.size() < kTenants; ++walk) queue.PlaceAll(room);
+  ASSERT_EQ(room.placed.size(), static_cast<size_t>(kTenants));
+  room.needs[last] = 40;
+  // The rest of this round, and the next one.
+  constexpr int kRoundMax = kTenants * kEach / AdmissionQueue::kVisitedMax + 1;
+  WalkUntilPlaced(last, queue, room, 2 * kRoundMax);
+}
+
 TEST(AdmissionQueue, BusyPrefillNodesKeepNoRoom) {
   class Busy final : public Room {
    public:
