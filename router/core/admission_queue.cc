@@ -132,11 +132,7 @@ void AdmissionQueue::PlaceAll(Owner& owner) {
     walk.over = false;
     walk.resumes = true;
     for (const Serial serial : std::vector<Serial>(kept_before_)) KeepRoom(serial, owner, walk);
-    const size_t kept = walk.kept.size();
     end = WalkPart(owner, walk);
-    kept_before_.insert(kept_before_.end(), walk.kept.begin() + static_cast<int64_t>(kept),
-                        walk.kept.end());
-    kept_before_.resize(std::min<size_t>(kept_before_.size(), kKeptMax));
   }
   if (end == PartEnd::kBound) return;
   ++round_;
@@ -219,6 +215,8 @@ void AdmissionQueue::KeepRoom(Serial serial, Owner& owner, Walk& walk) {
   if (needed >= walk.kept_least) return;
   walk.kept.push_back(serial);
   if (needed > 0) walk.kept_least = needed;
+  if (walk.resumes && kept_before_.size() < kKeptMax && !contains(kept_before_))
+    kept_before_.push_back(serial);
   owner.KeepRoomFor(serial);
 }
 

@@ -187,6 +187,41 @@ TEST(AdmissionQueue, ARoundReachesAllSequencesOfManyTenants) {
   WalkUntilPlaced(last, queue, room, 2 * kRoundMax);
 }
 
+// A request may fail while a walk runs. No node is kept for its sequences afterwards.
+TEST(AdmissionQueue, NoNodeIsKeptForOneThatHasLeftDuringTheWalk) {
+  class Fails final : public Room {
+   public:
+    explicit Fails(AdmissionQueue& queue) : queue_(queue) {}
+    void OnPlaced(Serial serial) override {
+      Room::OnPlaced(serial);
+      if (kept.empty()) return;
+      fails = kept.back();
+      queue_.Erase("", {kArrived, fails});
+      needs.erase(fails);  // at() throws from now on
+    }
+    Serial fails = 0;
+
+   private:
+    AdmissionQueue& queue_;
+  };
+  AdmissionQueue queue;
+  Fails room(queue);
+  room.tells_room = false;
+  room.room = 10;
+  room.waited = absl::Seconds(30);
+  std::vector<int64_t> needs;
+  for (int64_t i = 0; i < 14; ++i) needs.push_back(1000 - i);
+  needs.push_back(10);
+  for (int64_t i = 0; i < 20; ++i) needs.push_back(900 - i);
+  Fill(queue, room, needs);
+  queue.PlaceAll(room);
+  EXPECT_EQ(room.placed, std::vector<Serial>{15});
+  EXPECT_EQ(room.fails, 14u) << "the second part kept a node for it";
+  room.kept.clear();
+  queue.PlaceAll(room);
+  EXPECT_EQ(room.kept.size(), static_cast<size_t>(AdmissionQueue::kKeptMax));
+}
+
 TEST(AdmissionQueue, BusyPrefillNodesKeepNoRoom) {
   class Busy final : public Room {
    public:
