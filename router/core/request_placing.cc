@@ -17,7 +17,10 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
     const Sequence& sequence = *table_.sequences_.at(serial);
     const bool apart =
         table_.BesideOf(*sequence.group).has_value() || sequence.machine->AvoidsNodes(now_);
-    return apart ? 0 : sequence.machine->tokens_to_store();
+    return apart ? 0 : TokensToStore(serial);
+  }
+  int64_t TokensToStore(Serial serial) override {
+    return table_.sequences_.at(serial)->machine->tokens_to_store();
   }
   int64_t PromptTokens(Serial serial) override {
     return table_.sequences_.at(serial)->machine->tokens_to_place();

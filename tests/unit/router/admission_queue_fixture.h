@@ -23,6 +23,10 @@ class Room : public AdmissionQueue::Owner {
     ++looked;
     return needs.at(serial);
   }
+  int64_t TokensToStore(Serial serial) override {
+    const auto own = stores.find(serial);
+    return own == stores.end() ? needs.at(serial) : own->second;
+  }
   int64_t PromptTokens(Serial serial) override {
     const auto own = prompts.find(serial);
     return own == prompts.end() ? 10 : own->second;
@@ -38,7 +42,7 @@ class Room : public AdmissionQueue::Owner {
   void KeepRoomFor(Serial serial) override { kept.push_back(serial); }
 
   static constexpr int64_t kUnknown = AdmissionQueue::kAnyRoom;
-  std::map<Serial, int64_t> needs, prompts;
+  std::map<Serial, int64_t> needs, stores, prompts;  // stores: what is not `needs`
   int64_t room = 0;
   bool tells_room = true;
   absl::Duration waited;
@@ -85,6 +89,7 @@ class Tenants : public AdmissionQueue::Owner {
   }
 
   int64_t TokensNeeded(Serial) override { return 1; }
+  int64_t TokensToStore(Serial) override { return 1; }
   int64_t PromptTokens(Serial serial) override { return CostOf(serial); }
   AdmissionQueue::Attempt TryToPlace(Serial) override {
     if (places > 0) return {};

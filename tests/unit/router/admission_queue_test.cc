@@ -187,6 +187,26 @@ TEST(AdmissionQueue, ARoundReachesAllSequencesOfManyTenants) {
   WalkUntilPlaced(last, queue, room, 2 * kRoundMax);
 }
 
+// Sequences that other nodes must be asked for, because one node holds their prompt already, are
+// tried though no node has room. They need as much as each other, so one node is kept for all.
+TEST(AdmissionQueue, OneNodeIsKeptForThoseThatNeedAsMuchOfIt) {
+  AdmissionQueue queue;
+  Room room;
+  room.room = -1;
+  room.waited = absl::Seconds(30);
+  queue.Join("", 1);
+  for (Serial serial = 1; serial <= 20; ++serial) {
+    room.needs[serial] = 0;
+    room.stores[serial] = 300;
+    queue.Insert("", {kArrived, serial});
+  }
+  for (int walk = 0; walk < 3; ++walk) {
+    room.kept.clear();
+    queue.PlaceAll(room);
+    EXPECT_EQ(room.kept, std::vector<Serial>{1}) << walk;
+  }
+}
+
 // A request may fail while a walk runs. No node is kept for its sequences afterwards.
 TEST(AdmissionQueue, NoNodeIsKeptForOneThatHasLeftDuringTheWalk) {
   class Fails final : public Room {

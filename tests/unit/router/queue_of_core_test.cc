@@ -45,6 +45,31 @@ TEST_F(QueueOfCoreTest, OneThatFindsNoRoomHoldsUpNobodyElsewhere) {
   EXPECT_EQ(h_.NextRun(2).leg().request_id(), "after");
 }
 
+// Many answers to one long prompt find no room beside it. One node is kept for them, and younger
+// requests go on at the others.
+TEST_F(QueueOfCoreTest, ManyAnswersKeepOneNode) {
+  for (const uint64_t key : {1, 2, 3}) h_.JoinDecode(key, absl::StrCat("d", key));
+  Free(1, 90);
+  Free(2, 20);
+  Free(3, 20);
+  RequestInput many = CoreHarness::Input("many", 300, 10);
+  many.sequences = 16;
+  ASSERT_OK(h_.Submit(std::move(many)));
+  const v1::Leg leader = h_.NextRun(1).leg();
+  h_.Say(1, {Reserved(leader, 0, true)});
+  Free(1, 0);
+  h_.Say(1, {Installed(leader, -1), Generated(leader, {0})});
+  for (int second = 0; second < 3; ++second) {
+    h_.Advance(absl::Seconds(1));
+    Free(1, 0);
+    Free(2, 20);
+    Free(3, 20);
+  }
+  EXPECT_EQ(h_.core().sequences_queued(), 15);
+  ASSERT_OK(h_.Submit("young", 10));
+  EXPECT_EQ(h_.core().sequences_queued(), 15) << "the young one waits for a node that is kept";
+}
+
 // A longer prompt needs less room than a shorter one, if its beginning lies on the node.
 TEST_F(QueueOfCoreTest, WhatANodeHoldsNeedsNoRoom) {
   h_.JoinDecode(1, "d0");
