@@ -26,7 +26,7 @@ void AdmissionQueue::Alter(const std::string& tenant, Change change) {
 }
 
 void AdmissionQueue::Join(const std::string& tenant, double weight) {
-  lines_.try_emplace(tenant);
+  if (lines_.try_emplace(tenant).second) lines_.at(tenant).counter = Recall(tenant).value_or(0);
   Alter(tenant, [&](Line& line) {
     ++line.requests;
     line.weight = weight;
@@ -34,7 +34,28 @@ void AdmissionQueue::Join(const std::string& tenant, double weight) {
 }
 
 void AdmissionQueue::Leave(const std::string& tenant) {
-  if (--lines_.at(tenant).requests == 0) lines_.erase(tenant);
+  Line& line = lines_.at(tenant);
+  if (--line.requests > 0) return;
+  if (line.counter > floor_) Remember(tenant, line.counter);
+  lines_.erase(tenant);
+  // The others have come to where these are. Without requests no tenant lacks what these got.
+  while (!owing_least_.empty() && (lines_.empty() || owing_least_.begin()->first <= floor_))
+    Recall(std::string(owing_least_.begin()->second));
+}
+
+void AdmissionQueue::Remember(const std::string& tenant, double counter) {
+  owing_.emplace(tenant, counter);
+  owing_least_.insert({counter, tenant});
+  if (owing_.size() > kOwingMax) Recall(std::string(owing_least_.begin()->second));
+}
+
+std::optional<double> AdmissionQueue::Recall(const std::string& tenant) {
+  const auto found = owing_.find(tenant);
+  if (found == owing_.end()) return std::nullopt;
+  const double counter = found->second;
+  owing_least_.erase({counter, tenant});
+  owing_.erase(found);
+  return counter;
 }
 
 void AdmissionQueue::Charge(const std::string& tenant, double us) {

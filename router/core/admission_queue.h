@@ -4,7 +4,9 @@
 // its weight, and the lowest counter comes first. So tenants that all have sequences waiting get
 // nodes' time in proportion to their weights, however much each asks for, and one that asks for
 // little is placed past any other's backlog. A tenant that comes back begins where the others are:
-// it neither gains from the time that it was away, nor pays for what it got while it was alone.
+// it neither gains from the time that it was away, nor pays for what it got while it was alone. But
+// what it got beyond the others' counters it owes, though it has no request for a moment. Debts are
+// forgotten when no tenant has a request.
 // (This is the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models",
 // OSDI 2024, with times for tokens.) A router without tenants has one line.
 //
@@ -49,6 +51,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "router/core/serial.h"
@@ -71,6 +74,9 @@ class AdmissionQueue {
   static constexpr absl::Duration kKeepRoomAfter = absl::Seconds(1);
   // Sequences for which nodes are kept in one walk.
   static constexpr int kKeptMax = 16;
+  // Tenants without a request of which it is remembered what they owe. Then those that owe least
+  // are forgotten.
+  static constexpr int kOwingMax = 4096;
 
   // A sequence's place in the line; the lowest is tried first.
   struct Place {
@@ -123,6 +129,8 @@ class AdmissionQueue {
   void Charge(const std::string& tenant, double us);
   // Tenants of which requests have joined.
   size_t tenants() const { return lines_.size(); }
+  // Others, of which it is remembered what they owe. At most kOwingMax.
+  size_t tenants_owing() const { return owing_.size(); }
 
   // REQUIRES: as Charge.
   void Insert(const std::string& tenant, const Place& place);
@@ -199,6 +207,9 @@ class AdmissionQueue {
   // Keeps a node for the sequence, if it has waited for long and those before it that have one need
   // more.
   void KeepRoom(Serial serial, Owner& owner, Walk& walk);
+  void Remember(const std::string& tenant, double counter);
+  // What the tenant owes, if that is remembered; then it is remembered no longer.
+  std::optional<double> Recall(const std::string& tenant);
 
   // Bound: --requests-max, because each has a request.
   std::map<std::string, Line> lines_;
@@ -206,6 +217,10 @@ class AdmissionQueue {
   // this round.
   // Bound: the lines with sequences that wait.
   absl::btree_set<Turn> turns_, round_turns_;
+  // The counters of tenants without requests, as far as they are above floor_; and the lowest
+  // first. Bound: kOwingMax (4,096) each.
+  absl::flat_hash_map<std::string, double> owing_;
+  absl::btree_set<Turn> owing_least_;
   size_t size_ = 0;
   uint64_t inserted_ = 0;
   // The counter that a tenant's line begins with: that of the tenant that had the last turn.

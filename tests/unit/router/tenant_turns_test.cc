@@ -58,6 +58,41 @@ TEST(AdmissionQueue, WhoComesBackBeginsWhereTheOthersAre) {
   EXPECT_LE(of_first, 53);
 }
 
+// A tenant of little weight sends one request after the other and has none for a moment between
+// them. What it got beyond its share still counts.
+TEST(AdmissionQueue, WhoLeavesForAMomentStillOwes) {
+  Tenants tenants({{1, 1}, {2, 100}});
+  for (Serial number = 0; number < 999; ++number) tenants.Wait(2000 + number);
+  tenants.Wait(1000);
+  int requests = 1;
+  for (int i = 0; i < 400; ++i) {
+    tenants.Place(1);
+    constexpr double kOne = 280;  // the dearest sequence
+    ASSERT_NEAR(tenants.got[1], tenants.got[2], kOne + kOne / 100) << i;
+    if (tenants.placed.back() >= 2000) continue;
+    tenants.queue.Leave("t1");
+    tenants.queue.Join("t1", 1);
+    tenants.Wait(1000 + requests++);
+  }
+  EXPECT_GE(requests, 3);
+}
+
+// With no request in the queue nobody owes anybody. Few of those that have left are remembered.
+TEST(AdmissionQueue, DebtsAreBoundedAndEnd) {
+  AdmissionQueue queue;
+  queue.Join("stays", 1);
+  for (int i = 0; i < 2 * AdmissionQueue::kOwingMax; ++i) {
+    const std::string tenant = absl::StrCat("t", i);
+    queue.Join(tenant, 1);
+    queue.Charge(tenant, 1 + i);
+    queue.Leave(tenant);
+  }
+  EXPECT_EQ(queue.tenants(), 1u);
+  EXPECT_EQ(queue.tenants_owing(), static_cast<size_t>(AdmissionQueue::kOwingMax));
+  queue.Leave("stays");
+  EXPECT_EQ(queue.tenants_owing(), 0u);
+}
+
 // Eight sequences without room end a walk's part. A tenant with many such leaves turns to others.
 TEST(AdmissionQueue, ATenantWithoutRoomLeavesTurnsToOthers) {
   AdmissionQueue queue;
