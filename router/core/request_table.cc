@@ -222,6 +222,7 @@ void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
   AddBeams(group, now);
   const std::vector<Serial> serials = group.by_index();
   for (const Serial serial : serials) {
+    sequences_.at(serial)->machine->SetGoalMet();
     File(serial);
     SetDeadline(serial, *sequences_.at(serial));
   }

@@ -91,6 +91,8 @@ class SequenceMachine {
   // REQUIRES: kQueued.
   void Hold() { held_ = true; }
   void Unhold(absl::Time now);
+  // Its request has its first token already: it is neither late nor refused.
+  void SetGoalMet() { goal_.SetMet(); }
 
   // Events of nodes. Events of legs other than the current ones are ignored.
   void OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Time now);

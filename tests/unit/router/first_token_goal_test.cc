@@ -210,6 +210,46 @@ TEST_F(FirstTokenGoalTest, WhatFindsNoRoomInTimeIsRefused) {
   }
 }
 
+// A search of two beams has its first token in time. Then its beams wait for room for longer than
+// the goal: they are not first tokens.
+TEST_F(FirstTokenGoalTest, ABeamSearchThatRunsIsNotRefused) {
+  h_ = std::make_unique<CoreHarness>(Options(absl::Seconds(1), LatePolicy::kRefuse));
+  h_->JoinDecode(1, "d0");
+  SayCost(1, 1000);
+  const auto set_free = [this](int64_t blocks) {
+    v1::NodeMessage load;
+    load.mutable_load()->set_blocks_total(100);
+    load.mutable_load()->set_blocks_free(blocks);
+    h_->SayMessage(1, load);
+  };
+  const auto step = [this](const v1::Leg& leg) {
+    v1::NodeEvent event = Generated(leg, {0});
+    for (int i = 0; i < 3; ++i) {
+      v1::TokenLogprob& top =
+          *event.mutable_tokens()->mutable_steps(0)->mutable_tokens(0)->add_top_logprobs();
+      top.set_token_id(10 + i);
+      top.set_logprob(static_cast<float>(-1 - i));
+    }
+    h_->Say(1, {Reserved(leg, 0, true), Installed(leg, -1), event});
+  };
+  RequestInput input = CoreHarness::Input("search", 100, 2);
+  input.beams = BeamParams{.width = 2};
+  ASSERT_OK(h_->Submit(std::move(input)));
+  const v1::Leg first = h_->NextRun(1).leg();
+  set_free(0);
+  step(first);
+  EXPECT_EQ(h_->core().sequences_queued(), 2);
+  for (int i = 0; i < 4; ++i) {
+    set_free(0);
+    h_->Advance(absl::Milliseconds(500));
+  }
+  EXPECT_OK(h_->client("search").failure);
+  set_free(90);
+  for (int i = 0; i < 2; ++i) step(h_->NextRun(1).leg());
+  EXPECT_TRUE(h_->client("search").done.has_value());
+  h_->ExpectEmpty();
+}
+
 TEST_F(FirstTokenGoalTest, WhatIsTooLongForTheGoalIsServedLate) {
   Start(absl::Milliseconds(50), LatePolicy::kRefuse);  // no wait makes it shorter
   SetWaiting(0);
