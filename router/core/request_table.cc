@@ -210,7 +210,11 @@ void RequestTable::AddBeams(SequenceGroup& group, absl::Time now) {
 void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
   BeamGroup& beams = *group.beams();
   if (beams.Advance(context_.fleet.decode_capacity_tokens())) {
-    for (ClientEvent& event : beams.Answers(now)) {
+    std::vector<ClientEvent> answers = beams.Answers(now);
+    if (answers.empty())
+      return FailGroup(group, absl::DataLossError("a step of the beam search came without the "
+                                                  "likeliest tokens that it goes on with"));
+    for (ClientEvent& event : answers) {
       if (auto* done = std::get_if<RequestDone>(&event); done != nullptr && done->last)
         done->computed_tokens = group.computed_tokens();
       context_.actions.client_events.emplace_back(group.id(), std::move(event));

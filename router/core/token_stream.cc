@@ -1,5 +1,6 @@
 #include "router/core/token_stream.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,14 @@ absl::StatusOr<TokenStream::Outcome> TokenStream::Offer(const v1::GeneratedToken
     return absl::DataLossError(absl::StrCat("token ", token.token_id(), " at index ", token.index(),
                                             ", expected an id below ", vocab_size_,
                                             " and an index from 0"));
+  for (const v1::TokenLogprob& top : token.top_logprobs()) {
+    // A token that a constraint forbids has negative infinity.
+    const bool is_logprob = top.logprob() < std::numeric_limits<float>::infinity();
+    if (top.token_id() < 0 || top.token_id() >= vocab_size_ || !is_logprob)
+      return absl::DataLossError(absl::StrCat(
+          "likeliest token ", top.token_id(), " at index ", token.index(), " with log-probability ",
+          top.logprob(), ", expected an id below ", vocab_size_, " and a number"));
+  }
   const auto next = static_cast<int32_t>(delivered_.size());
   if (token.index() < next) {
     outcome.duplicate = true;

@@ -39,7 +39,8 @@ class TokenStream {
       : stop_(stop), eos_token_ids_(eos_token_ids), vocab_size_(vocab_size) {}
 
   // Takes a reported token. kDataLoss when the leg cannot be right: a token outside the vocabulary,
-  // a negative index, or too many waiting tokens. Ignores all tokens after finish().
+  // also among the likeliest ones, a log-probability of those that is NaN or positive infinity, a
+  // negative index, or too many waiting tokens. Ignores all tokens after finish().
   absl::StatusOr<Outcome> Offer(const v1::GeneratedToken& token);
   // Drops tokens that wait for a missing one: the leg that sent them was given up.
   void DropWaiting() { waiting_.clear(); }

@@ -1,6 +1,13 @@
 // Goal: the sequences of one request, at the router alone: the others wait for the first one's
 // prompt and follow it to its decode node; when that is lost, full or over they still end; they
 // fail, are aborted and meet their deadline as one.
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "tests/unit/router/request_fixture.h"
 
 namespace tandem::router {
@@ -53,6 +60,47 @@ TEST_F(SequencesTest, BeamsExpectForks) {
   input.beams = BeamParams{.width = 2};
   ASSERT_OK(h_.Submit(std::move(input)));
   EXPECT_TRUE(h_.NextRun(kD0).forks_follow());
+}
+
+// A search whose node names no likeliest tokens cannot go on. Its client is told.
+TEST_F(SequencesTest, ABeamStepWithoutCandidatesFails) {
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.beams = BeamParams{.width = 2};
+  ASSERT_OK(h_.Submit(std::move(input)));
+  const v1::Leg leg = h_.NextRun(kD0).leg();
+  h_.Say(kD0, {Reserved(leg, 0, true)});
+  h_.Say(kD0, {Installed(leg, -1), Generated(leg, {0})});
+  EXPECT_THAT(h_.client("r").failure,
+              testing::StatusIs(absl::StatusCode::kDataLoss, ::testing::HasSubstr("beam search")));
+  EXPECT_EQ(h_.client("r").failed_after, 101);
+  h_.ExpectEmpty();
+}
+
+// A likeliest token that cannot be is the node's fault: the leg is given up, and the client gets no
+// token of it. One that is masked has no probability at all, which is no fault.
+TEST(Candidates, ALegWithImpossibleOnesIsGivenUp) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::tuple<TokenId, float, bool>> candidates = {
+      {999, -1.0F, true},   {0, -infinity, true}, {-1, -1.0F, false},
+      {1000, -1.0F, false}, {1, nan, false},      {1, infinity, false}};
+  for (const auto& [id, logprob, possible] : candidates) {
+    SCOPED_TRACE(absl::StrCat("token ", id, " with ", logprob));
+    CoreHarness h;
+    h.JoinDecode(kD0, "d0");
+    RequestInput input = CoreHarness::Input("r", 100, 10);
+    input.sampling.Edit().logprobs = 2;
+    ASSERT_OK(h.Submit(std::move(input)));
+    const v1::Leg leg = h.NextRun(kD0).leg();
+    v1::NodeEvent step = Generated(leg, {0});
+    v1::GeneratedToken& token = *step.mutable_tokens()->mutable_steps(0)->mutable_tokens(0);
+    token.add_top_logprobs()->set_token_id(500);
+    token.add_top_logprobs()->set_token_id(id);
+    token.mutable_top_logprobs(1)->set_logprob(logprob);
+    h.Say(kD0, {Reserved(leg, 0, true), Installed(leg, -1), step});
+    EXPECT_EQ(h.client("r").tokens.size(), possible ? 1u : 0u);
+    if (!possible) h.ExpectAbort(kD0, leg.attempt());
+  }
 }
 
 TEST_F(SequencesTest, FollowTheFirstToItsNode) {
