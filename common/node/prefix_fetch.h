@@ -29,6 +29,7 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/cost/fetch_time.h"
 #include "common/kv/block_pool.h"
 #include "common/node/node_ledger.h"
 
@@ -40,7 +41,7 @@ class PrefixFetch {
   static constexpr size_t kSendsMax = 64;    // at a time; others are declined
   // A fetch that takes longer, or a quarter of its prompt's time, is given up: the holder was lost
   // before it began to send, or computing the tokens takes no longer.
-  static constexpr absl::Duration kTimeMax = absl::Seconds(2);
+  static constexpr absl::Duration kTimeMax = cost::kFetchTimeMax;
 
   // The node that holds the blocks.
   struct Holder {

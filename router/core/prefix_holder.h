@@ -10,7 +10,7 @@ namespace tandem::router {
 
 struct PrefixHolder {
   NodeKey node;
-  int32_t blocks = 0;  // the prompt's first ones that it holds, by the index
+  int32_t blocks = 0;  // the prompt's first ones that it is asked for
 };
 
 // Fills the fields of `command` (Prefill or StartDecode) that name the holder, if it is there.

@@ -203,6 +203,8 @@ std::optional<PrefixHolder> SequenceLegs::FindHolder(NodeKey computing, absl::Ti
       context_.fleet.Fetching(*context_.fleet.Find(best->node), *planned,
                               here * planned->block_tokens, missing, best_stored);
   if (!fetch.pays()) return std::nullopt;
+  if (fetch.tokens < missing)
+    best->blocks = static_cast<int32_t>(here + fetch.tokens / planned->block_tokens);
   TouchPrefix(best->node, int64_t{best->blocks} * planned->block_tokens);
   return best;
 }

@@ -214,7 +214,8 @@ struct Node {
 // A prefill node that gets a part of a prompt's KV from another node, beside computing it.
 // Microseconds.
 struct FetchTimes {
-  double fetch_us = 0;  // until the KV is there
+  int64_t tokens = 0;   // the first ones of those that are asked about, as many as come in time
+  double fetch_us = 0;  // until their KV is there
   double saved_us = 0;  // of the rows that are not computed
   bool pays() const { return fetch_us < saved_us; }
 };
@@ -353,7 +354,8 @@ class Fleet {
   // by a default. In microseconds, finite and at least 0.
   double TransferUs(const Node& from, const Node& to, double bytes) const;
   // Tokens [first, first + tokens) of a prompt's KV from `holder`, which has `stored` of them, the
-  // last ones, or all, in its storage, for a prompt on `to`.
+  // last ones, or all, in its storage, for a prompt on `to`. If not all are predicted to come
+  // before the fetch is given up: as many whole blocks as are.
   FetchTimes Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens,
                       const ReadTokens& stored) const;
   // Whether the pair is in backoff.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/cost/fetch_time.h"
 #include "common/cost/price_age.h"
 #include "router/fleet/fleet.h"
 #include "router/fleet/price_bounds.h"
@@ -16,6 +17,9 @@ namespace {
 constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 10'000;
 // What a fetch takes beside the bytes: three messages by way of the router.
 constexpr double kFetchFixedUs = 1000;
+// A fetch that fails is no sample. So over a link that has too few samples no fetch is larger than
+// what a slow link of 1 Gbit/s carries in a second.
+constexpr double kUnknownLinkBytesMax = 125e6;
 // Of storage that has read nothing yet, a slow disk, and host memory that is copied and checked by
 // one slow processor.
 constexpr double kDiskFixedUs = 1000, kDiskBytesPerUs = 500;
@@ -237,11 +241,32 @@ void Fleet::OnCreditorLink(Node& debtor, const NodeId& creditor, Incarnation inc
 
 FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens,
                            const ReadTokens& stored) const {
-  const double wire_us =
-      TransferUs(holder, to, static_cast<double>(tokens) * to.kv_bytes_per_token);
-  const double read_us = holder.ReadUs(stored.Part(tokens), now_);
-  return {.fetch_us = BoundedUs(kFetchFixedUs + holder.HalfStepUs() + read_us + wire_us),
-          .saved_us = to.RowsUs(first, tokens)};
+  const double limit_us = cost::kFetchAimedShare * absl::ToDoubleMicroseconds(cost::kFetchTimeMax);
+  const auto bytes_of = [&](int64_t count) {
+    return static_cast<double>(count) * to.kv_bytes_per_token;
+  };
+  const auto fetch_us = [&](int64_t count) {
+    // What is stored comes last, and is left out first.
+    const int64_t read = std::min(stored.total(), tokens) - (tokens - count);
+    return BoundedUs(kFetchFixedUs + holder.HalfStepUs() + holder.ReadUs(stored.Part(read), now_) +
+                     TransferUs(holder, to, bytes_of(count)));
+  };
+  const auto link = to.links_in.find(holder.slot);
+  const bool is_known = link != to.links_in.end() && link->second.cost.samples() >= kLinkSamplesMin;
+  const auto in_time = [&](int64_t count) {
+    return (is_known || bytes_of(count) <= kUnknownLinkBytesMax) && fetch_us(count) <= limit_us;
+  };
+  int64_t count = tokens;
+  if (!in_time(count)) {
+    const int64_t block_tokens = std::max<int64_t>(1, to.block_tokens);
+    int64_t fitting = 0, too_many = (tokens - 1) / block_tokens + 1;  // blocks
+    while (too_many - fitting > 1) {
+      const int64_t middle = fitting + (too_many - fitting) / 2;
+      (in_time(middle * block_tokens) ? fitting : too_many) = middle;
+    }
+    count = fitting * block_tokens;
+  }
+  return {.tokens = count, .fetch_us = fetch_us(count), .saved_us = to.RowsUs(first, count)};
 }
 
 }  // namespace tandem::router

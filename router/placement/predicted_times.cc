@@ -70,10 +70,11 @@ PromptTimes PredictedTimes::WithFetch(const Candidate& candidate) const {
   const FetchTimes fetch =
       fleet_.Fetching(*holder.node, node, cached, holder.tokens - cached, holder.stored);
   if (!fetch.pays()) return own;
+  const int64_t first_computed = cached + fetch.tokens;
   PromptTimes fetches = own;
   fetches.fetch_us = fetch.fetch_us;
-  fetches.compute_us = node.PromptUs(holder.tokens, prompt_.tokens - holder.tokens);
-  fetches.computed_tokens = prompt_.tokens - holder.tokens;
+  fetches.compute_us = node.PromptUs(first_computed, prompt_.tokens - first_computed);
+  fetches.computed_tokens = prompt_.tokens - first_computed;
   return fetches;
 }
 

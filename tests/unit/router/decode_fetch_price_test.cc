@@ -36,6 +36,53 @@ TEST_F(CostPlacementTest, ALinkWithoutAMeasurementIsTriedUntilItIsKnownToBeSlow)
   EXPECT_EQ(Shown("d1", "fetch"), 0);
 }
 
+// A node gives up a fetch after 2 s. It is asked to fetch what comes in half of that, and computes
+// the rest.
+TEST_F(CostPlacementTest, AFetchBringsWhatComesInTime) {
+  Node& holder = Decode(0);
+  Node& idle = Decode(1);
+  constexpr double kSlowRowUs = 50'000;
+  cost::StepProfile slow = Profile();
+  slow.prompt_row_us = kSlowRowUs;
+  fleet_.OnStepCost(idle, slow);
+  Measure(holder, idle, 0.05);  // 80 tokens of 1,000 bytes: 1.6 s
+  index_.Store(holder.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(80 / kBlockTokens));
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_NEAR(Shown("d1", "fetch"), 48 * 20 + 1, 5) << "twelve blocks; thirteen are too many";
+  EXPECT_NEAR(Shown("d1", "compute"), (500 + 52 * kSlowRowUs) / 1e3, 0.1);
+}
+
+// What lies in the holder's storage comes last. A fetch that leaves it out does not wait for it.
+TEST_F(CostPlacementTest, AFetchThatIsCutReadsLess) {
+  Node& holder = Decode(0);
+  Node& idle = Decode(1);
+  Measure(holder, idle, 1000);
+  fleet_.OnStorageCost(holder,
+                       {.disk = cost::TierProfile{
+                            .read = {.fixed_us = 500, .bytes_per_second = 20'000, .samples = 9}}});
+  // 60 tokens on disk, which is read at 20 tokens a second; 20 in memory.
+  const FetchTimes fetch = fleet_.Fetching(holder, idle, 0, 80, {.disk = 60});
+  EXPECT_EQ(fetch.tokens, 20 + 16);
+  EXPECT_LE(fetch.fetch_us, 1e6);
+  EXPECT_NEAR(fetch.saved_us, 36 * kRowUs, 1);
+}
+
+// Nothing is known of a link before two fetches over it have succeeded, and one that fails tells
+// nothing. So both are small enough for a slow link: 125 MB.
+TEST_F(CostPlacementTest, ALinkWithoutAMeasurementIsAskedForLittle) {
+  Node& holder = Decode(0);
+  Node& idle = Decode(1);
+  Node& other = Decode(2);
+  idle.kv_bytes_per_token = 10e6;
+  Measure(holder, other, 1000);  // the fleet's links are known
+  EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 12);
+  idle.kv_bytes_per_token = 1e6;
+  EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 80);
+  idle.kv_bytes_per_token = 10e6;
+  Measure(holder, idle, 1000);
+  EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 80);
+}
+
 // Beside prefill nodes, a fetch makes no decode node cheaper: those compute the prompt.
 TEST_F(CostPlacementTest, WhereThereArePrefillNodesTheyFetch) {
   Node& holder = Decode(0);

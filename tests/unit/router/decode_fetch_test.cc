@@ -13,8 +13,9 @@ class DecodeFetchTest : public ::testing::Test {
   // At least the last token of a prompt is computed.
   static constexpr int kBlocks = (kPrompt - 1) / kBlockTokens, kHeld = kBlocks * kBlockTokens;
 
-  explicit DecodeFetchTest(int32_t local_prefill_tokens = RouterOptions().local_prefill_tokens_max)
-      : h_(Options(local_prefill_tokens)) {
+  explicit DecodeFetchTest(int32_t local_prefill_tokens = RouterOptions().local_prefill_tokens_max,
+                           int64_t kv_bytes_per_block = 0)
+      : h_(Options(local_prefill_tokens)), kv_bytes_per_block_(kv_bytes_per_block) {
     SetLogLevel(LogLevel::kError);
     Join(kD0, "d0", v1::NODE_ROLE_DECODE);
     Join(kD1, "d1", v1::NODE_ROLE_DECODE);
@@ -35,7 +36,9 @@ class DecodeFetchTest : public ::testing::Test {
     return options;
   }
   void Join(uint64_t key, const std::string& id, v1::NodeRole role) {
-    ASSERT_OK(h_.Join(key, TestRegistration(id, role)));
+    v1::Registration registration = TestRegistration(id, role);
+    registration.set_kv_bytes_per_block(kv_bytes_per_block_);
+    ASSERT_OK(h_.Join(key, registration));
     v1::NodeMessage message;
     message.mutable_step_cost()->set_step_us(500);
     message.mutable_step_cost()->set_prompt_row_us(1000);
@@ -54,6 +57,7 @@ class DecodeFetchTest : public ::testing::Test {
   double Trust() { return h_.core().fleet().Find(NodeKey(kD0))->record.Trust(h_.now()); }
 
   CoreHarness h_;
+  const int64_t kv_bytes_per_block_;
 };
 
 TEST_F(DecodeFetchTest, ItNamesTheNodeThatHoldsMost) {
@@ -92,6 +96,20 @@ TEST_F(DecodeFetchTest, AFetchThatBroughtNothingCountsAgainstTheHolder) {
 TEST_F(DecodeFetchTest, OneThatWasDeclinedDoesNot) {
   Reserve(Start(), 0, /*declined=*/true);
   EXPECT_EQ(Trust(), 1);
+}
+
+// A block of 20 MB: nothing is known of the link, so no more than 125 MB are asked of it.
+class LargeBlocksTest : public DecodeFetchTest {
+ protected:
+  LargeBlocksTest() : DecodeFetchTest(RouterOptions().local_prefill_tokens_max, 20'000'000) {}
+};
+
+TEST_F(LargeBlocksTest, ItAsksForABeginningThatComesInTime) {
+  const v1::StartDecode start = Start();
+  EXPECT_EQ(start.fetch_from_node_id(), "d0");
+  EXPECT_EQ(start.fetch_blocks(), 6);
+  Reserve(start, 6 * kBlockTokens);
+  EXPECT_EQ(Trust(), 1) << "it had what it was asked for";
 }
 
 // With --local-prefill-tokens=0 a prefill node computes the prompt, and fetches.
