@@ -144,7 +144,9 @@ TEST(UcxSocketGuard, AProofIsNotSentOnALocalSocketOfTheSameDescriptor) {
   ASSERT_EQ(::connect(caller.fd(), reinterpret_cast<const sockaddr*>(&address), bytes), 0);
   caller.Send("ticket");
   const Socket served(::accept(listener.fd(), nullptr, nullptr));
-  EXPECT_EQ(served.Receive(), "ticket");
+  char received[100];
+  const ssize_t got = ::recv(served.fd(), received, sizeof received, MSG_DONTWAIT);
+  EXPECT_EQ(std::string(received, static_cast<size_t>(std::max<ssize_t>(0, got))), "ticket");
 }
 
 }  // namespace
