@@ -140,9 +140,10 @@ class Engine {
   virtual void UseHostMirror(bool) {}
 
   // Brings blocks that arrived in the arena (BlockArena::MarkArrived) to where steps read them, on
-  // the calling thread and beside a running Step, which reads and writes none of them. Without this
-  // call, or after an error, the step that reads them does so first. Engines whose KV lies in host
-  // memory have nothing to do. Any thread. REQUIRES: AllocateKv succeeded.
+  // the calling thread and beside a running Step, which writes none of them. Without this call, or
+  // after an error, the step that reads them does so first; a step that begins meanwhile and needs
+  // one of them waits for it. Engines whose KV lies in host memory have nothing to do. Any thread.
+  // REQUIRES: AllocateKv succeeded.
   virtual absl::Status FetchArrived(absl::Span<const BlockId>) { return absl::OkStatus(); }
 
   // What answers other nodes' questions about blocks of this engine's arena; null where unit_tokens

@@ -1,7 +1,8 @@
 // The memory of one instance's KV cache: one region per layer, all in one mapping. The arena knows
 // where a block lies; BlockPool knows who owns it. For an engine that keeps its KV on a device, the
 // arena is the host-side copy through which blocks travel: the receiver marks blocks that arrived
-// from another node, and the engine copies marked blocks to the device before it reads them.
+// from another node or from storage, and the engine copies marked blocks to the device before it
+// reads them.
 //
 // Thread safety: any thread may call const methods. A block's lease decides which thread may touch
 // the block's bytes.
@@ -73,10 +74,12 @@ class BlockArena {
   // arena's own mapping; -1 for a private arena. The arena owns it.
   int descriptor() const { return descriptor_; }
 
-  // Marks that bytes of `block` came from another node. REQUIRES: `block` is in range.
+  // Marks that bytes of `block` came from another node or from storage. REQUIRES: `block` is in
+  // range.
   void MarkArrived(BlockId block) const;
-  // Whether the block was marked since the last call. A thread that sees the mark sees the bytes
-  // that were written before it (release, acquire).
+  // Takes the mark: whether the block was marked since the last call. The thread that takes it sees
+  // the bytes that were written before the mark (release, acquire). That the mark is gone does not
+  // say that the bytes were copied: the engine knows which copies are under way (DeviceKv).
   bool TakeArrived(BlockId block) const;
 
  private:

@@ -141,39 +141,75 @@ size_t DeviceKv::Bytes(const Run& run) const {
   return static_cast<size_t>(run.num_blocks * arena_->layout().layer_block_bytes);
 }
 
-absl::Status DeviceKv::FetchArrived(absl::Span<const SequenceSlice> slices) {
+int64_t DeviceKv::copies_awaited() const {
+  absl::MutexLock lock(&copies_mutex_);
+  return copies_awaited_;
+}
+
+template <typename ForEach>
+std::vector<BlockId> DeviceKv::BeginCopies(const ForEach& for_each) {
   std::vector<BlockId> arrived;
-  for (const SequenceSlice& slice : slices) {
-    const bool forked = slice.forked_from.has_value();
-    const int64_t lent = HasLent(slice) ? slice.remote->lent.back().units.end *
-                                              int64_t{kernels::kPartitionTokens} /
-                                              arena_->layout().block_tokens
-                                        : 0;
-    if (forked && arena_->TakeArrived(*slice.forked_from)) arrived.push_back(*slice.forked_from);
-    const int64_t looked_at = forked ? slice.num_computed / arena_->layout().block_tokens
-                                     : arena_->layout().BlocksFor(slice.num_computed);
-    const int64_t end = arena_->layout().BlocksFor(slice.num_computed + slice.num_new);
-    for (int64_t i = lent; i < end; ++i) {
-      const BlockId block = slice.blocks[static_cast<size_t>(i)];
-      if (arena_->TakeArrived(block) && i < looked_at) arrived.push_back(block);
-    }
+  absl::MutexLock lock(&copies_mutex_);
+  // Read with the lock held: here, and when Await evaluates the condition.
+  const auto none_copied = [&for_each, copying = &copying_] {
+    bool none = true;
+    // Mostly empty.
+    if (!copying->empty())
+      for_each([&](BlockId block, bool) { none = none && !copying->contains(block); });
+    return none;
+  };
+  if (!none_copied()) {
+    ++copies_awaited_;
+    copies_mutex_.Await(absl::Condition(&none_copied));
   }
+  for_each([&](BlockId block, bool is_read) {
+    if (arena_->TakeArrived(block) && is_read) arrived.push_back(block);
+  });
+  copying_.insert(arrived.begin(), arrived.end());
+  return arrived;
+}
+
+void DeviceKv::EndCopies(absl::Span<const BlockId> blocks, const absl::Status& status) {
+  absl::MutexLock lock(&copies_mutex_);
+  for (const BlockId block : blocks) {
+    if (!status.ok()) arena_->MarkArrived(block);
+    copying_.erase(block);
+  }
+}
+
+absl::Status DeviceKv::FetchArrived(absl::Span<const SequenceSlice> slices) {
+  const kv::BlockLayout& layout = arena_->layout();
+  const std::vector<BlockId> arrived = BeginCopies([&](const auto& visit) {
+    for (const SequenceSlice& slice : slices) {
+      const bool forked = slice.forked_from.has_value();
+      const int64_t lent = HasLent(slice)
+                               ? slice.remote->lent.back().units.end *
+                                     int64_t{kernels::kPartitionTokens} / layout.block_tokens
+                               : 0;
+      if (forked) visit(*slice.forked_from, true);
+      const int64_t read_end =
+          forked ? slice.num_computed / layout.block_tokens : layout.BlocksFor(slice.num_computed);
+      const int64_t end = layout.BlocksFor(slice.num_computed + slice.num_new);
+      for (int64_t i = lent; i < end; ++i)
+        visit(slice.blocks[static_cast<size_t>(i)], i < read_end);
+    }
+  });
   if (arrived.empty()) return absl::OkStatus();
-  return Copy(Way::kToDevice, RunsOf(std::move(arrived)), of_steps_);
+  const absl::Status status = Copy(Way::kToDevice, RunsOf(arrived), of_steps_);
+  EndCopies(arrived, status);
+  return status;
 }
 
 absl::Status DeviceKv::FetchBlocks(absl::Span<const BlockId> blocks) {
-  std::vector<BlockId> arrived;
-  for (const BlockId block : blocks) {
-    if (arena_->TakeArrived(block)) arrived.push_back(block);
-  }
+  const std::vector<BlockId> arrived = BeginCopies([&](const auto& visit) {
+    for (const BlockId block : blocks) visit(block, true);
+  });
   if (arrived.empty()) return absl::OkStatus();
   absl::MutexLock lock(&fetch_mutex_);
-  if (beside_steps_.stream == nullptr) RETURN_IF_ERROR(Allocate(&beside_steps_));
-  const absl::Status status = Copy(Way::kToDevice, RunsOf(arrived), beside_steps_);
-  if (!status.ok()) {
-    for (const BlockId block : arrived) arena_->MarkArrived(block);
-  }
+  absl::Status status;
+  if (beside_steps_.stream == nullptr) status = Allocate(&beside_steps_);
+  if (status.ok()) status = Copy(Way::kToDevice, RunsOf(arrived), beside_steps_);
+  EndCopies(arrived, status);
   return status;
 }
 

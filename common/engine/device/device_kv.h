@@ -8,7 +8,15 @@
 // grows with the blocks that were transferred. The first copy that touches a piece of the arena
 // pins it, up to a bound; copies from and to pinned pieces need no stage. Blocks that are needed
 // outside of a step, or before one, are copied beside it on a stream of their own (FetchBlocks).
-// Thread safety: the engine thread; any thread calls FetchBlocks. Owner: the device engine.
+//
+// A step and other threads may need the same block at the same time: a creditor's blocks are also
+// prefix cache. The first of them takes the block's mark (BlockArena::TakeArrived) and copies it.
+// The others see that the copy is under way, and wait for its end.
+// Thread safety: the engine thread; any thread calls FetchBlocks and copies_awaited.
+// Invariants: at most one copy of a block to the device is under way. Its mark is taken, and it is
+// put into copying_, in one critical section. It leaves copying_ when the copy has been verified,
+// or has its mark again.
+// Owner: the device engine.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +25,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -48,14 +57,18 @@ class DeviceKv {
   // A layer's region in device memory.
   char* Region(int layer) const { return regions_[static_cast<size_t>(layer)].data(); }
 
-  // Copies blocks that arrived in the arena and that `slices` read or fork to the device, and
-  // returns when all copies are done. It skips blocks that a slice writes from their first token
-  // on, and those that forks are copied to. Errors: kDataLoss for a block whose copy differs twice.
+  // Copies blocks that arrived in the arena and that `slices` read or fork to the device. When it
+  // returns without an error, they are there, copied by this thread or another, and no copy of a
+  // block that `slices` read or write is under way. It does not copy blocks that a slice writes
+  // from their first token on, nor those that forks are copied to. After an error the blocks count
+  // as arrived again. Errors: kDataLoss for a block whose copy differs twice; the device's.
   absl::Status FetchArrived(absl::Span<const SequenceSlice> slices);
-  // The same for `blocks`, of which no running step reads or writes any: a creditor's, and those
-  // that storage brought back before a sequence takes them. It delays no step. After an error they
-  // count as arrived again, and the step that reads them copies them.
+  // The same for `blocks`: a creditor's, and those that storage brought back before a sequence
+  // takes them. A running step may read them, because it has fetched them; it writes none of them.
+  // A step that begins meanwhile waits for these copies only if it needs one of the blocks.
   absl::Status FetchBlocks(absl::Span<const BlockId> blocks);
+  // Calls of either that waited for copies of another, since the start. Any thread.
+  int64_t copies_awaited() const;
 
   // Enqueues the copies of all layers' blocks on `stream`. Call it after FetchArrived. Errors: the
   // device's, when it refuses the memory for the list of copies.
@@ -104,6 +117,15 @@ class DeviceKv {
   size_t Bytes(const Run& run) const;
   // All layers of `blocks`, in any order.
   std::vector<Run> RunsOf(std::vector<BlockId> blocks) const;
+  // Waits until no block that `for_each` names is being copied to the device. Then takes the marks
+  // of all, and returns the blocks to copy, which are in copying_ from then on: those that had
+  // arrived and are read. `for_each` calls its argument with each BlockId and whether it is read,
+  // and may name a block twice.
+  template <typename ForEach>
+  std::vector<BlockId> BeginCopies(const ForEach& for_each) ABSL_LOCKS_EXCLUDED(copies_mutex_);
+  // Ends what BeginCopies began. Unless `status` is OK, the blocks are marked as arrived.
+  void EndCopies(absl::Span<const BlockId> blocks, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(copies_mutex_);
   // Copies all of `runs`: each copy is under way while the one before is verified.
   absl::Status Copy(Way way, absl::Span<const Run> runs, Lane& lane);
   // Enqueues a run's copy through `stage` and the device's checksums of its blocks.
@@ -123,7 +145,11 @@ class DeviceKv {
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<kernels::DeviceBuffer> regions_;  // [num_layers]
   kernels::DeviceBuffer fork_pairs_;            // of the step's forks
-  Lane of_steps_;                               // engine thread
+  mutable absl::Mutex copies_mutex_;            // never held during a copy
+  // Bound: the arena's blocks.
+  absl::flat_hash_set<BlockId> copying_ ABSL_GUARDED_BY(copies_mutex_);  // to the device
+  int64_t copies_awaited_ ABSL_GUARDED_BY(copies_mutex_) = 0;
+  Lane of_steps_;  // engine thread
   absl::Mutex fetch_mutex_;
   Lane beside_steps_ ABSL_GUARDED_BY(fetch_mutex_);
 };

@@ -1,17 +1,23 @@
 // Goal: what a device's KV cache copies to the host and back is verified: bytes arrive as they
 // were, a copy that was damaged once is made again, one that stays damaged is an error that names
-// the block, and what arrived from elsewhere is on the device before a step looks at it. Blocks
-// that went to host memory above a disk come back to the device from either.
+// the block, and what arrived from elsewhere is on the device before a step looks at it, whichever
+// thread copies it. Blocks that went to host memory above a disk come back to the device from
+// either.
 #include "common/engine/device/device_kv.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iostream>
 #include <random>
+#include <thread>
 
+#include "absl/functional/function_ref.h"
 #include "common/runtime/clock.h"
+#include "common/runtime/thread.h"
 #include "common/storage/block_file.h"
 #include "common/storage/block_tiers.h"
 #include "kernels/cuda/backend/emulated_device.h"
@@ -67,6 +73,38 @@ class DeviceKvTest : public ::testing::Test {
     return slice;
   }
 
+  // Whether all that arrived is on the device.
+  bool AllSame() const {
+    return std::all_of(blocks_.begin(), blocks_.end(),
+                       [this](int32_t block) { return Same(0, block) && Same(1, block); });
+  }
+  // Runs `second` on another thread after the first of the copies that `first` makes. Returns
+  // whether all that arrived is on the device when `second` returns.
+  bool AllSameAfter(absl::FunctionRef<absl::Status()> first,
+                    absl::FunctionRef<absl::Status()> second) {
+    std::atomic<bool> returned = false;
+    bool same = false;
+    Thread other;
+    kernels::emulated::SetClock(*device_, [&] {
+      if (!other.joinable()) {
+        EXPECT_FALSE(AllSame());
+        other = Thread("second", [&] {
+          EXPECT_OK(second());
+          same = AllSame();
+          returned = true;
+        });
+        while (!returned && kv_->copies_awaited() == 0) std::this_thread::yield();
+      }
+      return 0.0f;
+    });
+    EXPECT_OK(first());
+    EXPECT_TRUE(other.joinable());
+    other.Join();
+    kernels::emulated::SetClock(*device_, nullptr);
+    EXPECT_TRUE(AllSame());
+    return same;
+  }
+
   const std::vector<int32_t> blocks_ = {9, 3, 4};
   std::vector<BlockId> ids_;
   std::mt19937_64 random_;
@@ -97,6 +135,45 @@ TEST_F(DeviceKvTest, BlocksBesideAStepAreFetchedOnceAndOnlyIfTheyArrived) {
   EXPECT_EQ(kv_->FetchBlocks(asked).code(), absl::StatusCode::kDataLoss);
   ASSERT_OK(kv_->FetchBlocks(asked));  // it still counts as arrived
   EXPECT_TRUE(Same(0, 3) && Same(1, 3));
+}
+
+TEST_F(DeviceKvTest, AStepWaitsForCopiesOfItsBlocksThatAreUnderWayBesideIt) {
+  const SequenceSlice slice = Arrive();
+  EXPECT_TRUE(AllSameAfter([&] { return kv_->FetchBlocks(ids_); },
+                           [&] { return kv_->FetchArrived({slice}); }));
+}
+
+TEST_F(DeviceKvTest, AFetchWaitsForAStepsCopiesOfItsBlocks) {
+  const SequenceSlice slice = Arrive();
+  EXPECT_TRUE(AllSameAfter([&] { return kv_->FetchArrived({slice}); },
+                           [&] { return kv_->FetchBlocks(ids_); }));
+}
+
+TEST_F(DeviceKvTest, TwoFetchesOfOneBlockBothReturnWhenItIsThere) {
+  Arrive();
+  EXPECT_TRUE(
+      AllSameAfter([&] { return kv_->FetchBlocks(ids_); }, [&] { return kv_->FetchBlocks(ids_); }));
+}
+
+// The step overwrites the block, so a copy that is under way has to end before it.
+TEST_F(DeviceKvTest, AStepWaitsForCopiesOfBlocksThatItWrites) {
+  SequenceSlice slice = Arrive();
+  slice.num_computed = 0;
+  slice.num_new = 48;
+  EXPECT_TRUE(AllSameAfter([&] { return kv_->FetchBlocks(ids_); },
+                           [&] { return kv_->FetchArrived({slice}); }));
+}
+
+TEST_F(DeviceKvTest, AStepDoesNotWaitForCopiesOfOtherBlocks) {
+  Arrive();
+  const std::vector<BlockId> others = {BlockId(5), BlockId(6)};
+  SequenceSlice slice;
+  slice.blocks = others;
+  slice.num_computed = 31;
+  slice.num_new = 1;
+  EXPECT_FALSE(AllSameAfter([&] { return kv_->FetchBlocks(ids_); },
+                            [&] { return kv_->FetchArrived({slice}); }));
+  EXPECT_EQ(kv_->copies_awaited(), 0);
 }
 
 // As the storage thread does it: what a step mirrored is saved, and what a load brought is fetched.
@@ -205,6 +282,9 @@ TEST_F(DeviceKvTest, AFetchThatStaysDamagedIsNamed) {
   const absl::Status status = kv_->FetchArrived({slice});
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("to the device"));
+  kernels::emulated::DamageCopies(*device_, 0, kBlockBytes);
+  ASSERT_OK(kv_->FetchBlocks(ids_));  // they still count as arrived
+  EXPECT_TRUE(AllSame());
 }
 
 }  // namespace
