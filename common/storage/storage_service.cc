@@ -33,8 +33,11 @@ std::optional<StorageEvent> StorageService::Submit(StorageCommand command) {
   if (const auto* cancel = std::get_if<CancelLoad>(&command)) return Cancel(cancel->load);
   {
     absl::MutexLock lock(&mutex_);
-    TANDEM_CHECK(std::ssize(loads_) + std::ssize(others_) < kCommandsMax, "more than ",
-                 kCommandsMax, " storage commands at a time");
+    if (std::holds_alternative<ForgetBlock>(command))
+      ++forgets_;
+    else
+      TANDEM_CHECK(std::ssize(loads_) + std::ssize(others_) - forgets_ < kCommandsMax, "more than ",
+                   kCommandsMax, " saves and loads at a time");
     ++backlog_;
     if (auto* load = std::get_if<LoadBlocks>(&command))
       loads_.push_back(std::move(*load));
@@ -66,6 +69,7 @@ std::optional<StorageCommand> StorageService::Next() {
   } else {
     next = std::move(others_.front());
     others_.pop_front();
+    if (std::holds_alternative<ForgetBlock>(*next)) --forgets_;
   }
   return next;
 }

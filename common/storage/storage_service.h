@@ -27,7 +27,7 @@ namespace tandem::storage {
 
 class StorageService {
  public:
-  // More commands than a core has under way at a time.
+  // More saves and loads than a core has under way at a time.
   static constexpr int64_t kCommandsMax = 4096;
 
   // What is done with blocks that were read into the arena, before their event, on the storage
@@ -42,7 +42,9 @@ class StorageService {
 
   // Never waits for the thread. The event of a load that the command cancels is returned, instead
   // of going to `sink`: it does not wait for the command that runs. After it the thread does not
-  // touch the load's blocks. REQUIRES: fewer than kCommandsMax commands without an event.
+  // touch the load's blocks. REQUIRES: fewer than kCommandsMax saves and loads without an event.
+  // Forgets do not count: a step that fails forgets all blocks of its sequences at once. Each is of
+  // a block that the storage has, so its slots bound them.
   std::optional<StorageEvent> Submit(StorageCommand command);
   // Commands that wait for the storage thread, or that it carries out.
   int64_t backlog() const { return backlog_; }
@@ -68,9 +70,11 @@ class StorageService {
   std::atomic<int64_t> backlog_{0};
   mutable absl::Mutex mutex_;
   SteadyCondVar arrived_command_;
-  // Bound: kCommandsMax, for both. What the thread has not begun.
+  // Bound: kCommandsMax, for both but the forgets. What the thread has not begun.
   std::deque<LoadBlocks> loads_ ABSL_GUARDED_BY(mutex_);
+  // Bound: as loads_, and a forget for each of the storage's slots.
   std::deque<StorageCommand> others_ ABSL_GUARDED_BY(mutex_);
+  int64_t forgets_ ABSL_GUARDED_BY(mutex_) = 0;  // of others_
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;
 };

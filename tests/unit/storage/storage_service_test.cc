@@ -1,6 +1,6 @@
 // Goal: blocks that are read back are brought to where an engine reads them before the node hears
 // of them, and only those that were read. A load that has not begun can be cancelled, whatever the
-// thread does meanwhile; one that has begun is carried out.
+// thread does meanwhile; one that has begun is carried out. Any number of blocks can be forgotten.
 #include "common/storage/storage_service.h"
 
 #include <gmock/gmock.h>
@@ -108,6 +108,26 @@ TEST_F(StorageServiceTest, ALoadThatHasNotBegunIsCancelledWhileTheThreadHangs) {
   EXPECT_EQ(std::get<BlockSaved>(Next()).block.first, Hash(2));
   EXPECT_EQ(arena_->Block(0, BlockId(6))[9], std::byte{3}) << "nothing was read there";
   EXPECT_FALSE(service_->Submit(CancelLoad{LoadId(1)}).has_value()) << "it has ended";
+}
+
+// A step that fails forgets all blocks of its sequences at once, and a disk may hang meanwhile.
+TEST_F(StorageServiceTest, MoreForgetsThanOtherCommandsMayWait) {
+  service_->Submit(SaveBlock{{Hash(1), BlockId(1)}});
+  Next();
+  hangs_ = true;
+  service_->Submit(LoadBlocks{LoadId(1), {{Hash(1), BlockId(5)}}});
+  begun_.WaitForNotification();
+  constexpr int64_t kForgets = 2 * StorageService::kCommandsMax;
+  for (int64_t i = 1; i <= kForgets; ++i)
+    service_->Submit(ForgetBlock{Hash(static_cast<uint64_t>(i))});
+  service_->Submit(SaveBlock{{Hash(2), BlockId(7)}});
+  EXPECT_EQ(service_->backlog(), kForgets + 2);
+  hangs_ = false;
+  goes_on_.Notify();
+  EXPECT_EQ(std::get<BlocksLoaded>(Next()).load, LoadId(1));
+  EXPECT_EQ(std::get<BlockSaved>(Next()).block.first, Hash(2)) << "after the forgets";
+  service_->Submit(LoadBlocks{LoadId(2), {{Hash(2), BlockId(3)}, {Hash(1), BlockId(6)}}});
+  EXPECT_EQ(std::get<BlocksLoaded>(Next()).loaded, 1) << "the second one is forgotten";
 }
 
 }  // namespace
