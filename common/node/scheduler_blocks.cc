@@ -101,7 +101,7 @@ void SequenceScheduler::TakeComputed(Sequence& sequence, int64_t num_computed) {
 std::vector<SequenceId> SequenceScheduler::NextToResume(size_t most) const {
   std::vector<SequenceId> next;
   for (auto it = waiting_.begin(); it != waiting_.end() && next.size() < most; ++it)
-    if (it->second->blocks.empty()) next.push_back(it->second->id);
+    if (it->second->blocks.empty() && !it->second->held_back) next.push_back(it->second->id);
   return next;
 }
 

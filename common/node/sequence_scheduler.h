@@ -175,7 +175,8 @@ class SequenceScheduler {
   void EndQuarantine(absl::Span<const BlockId> blocks);
 
   // ---- blocks of preempted sequences that lie in storage, for StoredBlocks
-  // The preempted sequences that take blocks next, in order, at most `most` of them.
+  // The preempted sequences that take blocks next, in order, at most `most` of them. None that is
+  // held back.
   std::vector<SequenceId> NextToResume(size_t most) const;
   // The names of the blocks from which a preempted sequence can go on. REQUIRES: `id` is here.
   std::vector<kv::BlockHash> HashesToResume(SequenceId id);

@@ -149,5 +149,60 @@ TEST_F(PreemptedTest, StorageTellsWhatReadingBackWouldCost) {
   EXPECT_DOUBLE_EQ(resources_->stored_blocks().ReadOf(hashes).us, all.us);
 }
 
+// A node whose sequences may outgrow it.
+class HeldBackTest : public PreemptedTest {
+ protected:
+  static constexpr int64_t kArrived = 100;
+  HeldBackTest() {
+    core_.reset();
+    resources_ = std::make_unique<node::NodeResources>(
+        node::SchedulerOptions{.spec = engine_->spec(),
+                               .num_blocks = kBlocks,
+                               .max_batch_tokens = 64,
+                               .max_sequences = 2,
+                               .max_waiting = 2,
+                               .borrows = true,
+                               .stored_blocks = std::make_shared<const storage::StorageContents>(
+                                   storage::StorageContents{.tiers = tiers_, .on_disk = {}})});
+    core_ = std::make_unique<DecodeCore>(*resources_);
+    Take();
+  }
+  // Two sequences whose blocks lie in storage alone. The first has given way to an older one of
+  // another node.
+  void HoldTheFirstBack() {
+    v1::NodeCommand first = Long("a", 1);
+    first.mutable_start_decode()->mutable_sequence()->mutable_stop()->set_max_tokens(160);
+    first.mutable_start_decode()->set_borrow_blocks_max(20);
+    first.mutable_start_decode()->set_arrived_us(kArrived);
+    core_->OnCommand(kRouter, first, now_);
+    core_->OnCommand(kRouter, Long("b", 2), now_);
+    Take();
+    do ServeAll();
+    while (resources_->counters().preemptions() == 0 && StepOnce());
+    ASSERT_EQ(resources_->counters().preemptions(), 1);
+    ASSERT_TRUE(resources_->scheduler().HoldBack(kArrived - 1));
+    kv::BlockPool& pool = resources_->scheduler().pool();
+    ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> others, pool.Allocate(kBlocks));
+    for (const BlockId block : others) pool.Unref(block);
+    Take();
+    ServeAll();
+  }
+};
+
+TEST_F(HeldBackTest, NothingIsReadForOneThatIsHeldBackAndThoseBehindItAreRead) {
+  HoldTheFirstBack();
+  const size_t before = TokensOf("b").size();
+  EXPECT_FALSE(StepOnce()) << "b waits for its blocks";
+  ASSERT_THAT(pending_, SizeIs(1));
+  const auto& load = std::get<storage::LoadBlocks>(pending_[0]);
+  EXPECT_EQ(load.blocks[0].first, HashesOf(2, 2)[0]);
+  const auto read = load.blocks.size();
+  ServeAll();
+  const int64_t rows = rows_;
+  while (TokensOf("b").size() == before) ASSERT_TRUE(StepOnce());
+  EXPECT_EQ(resources_->counters().blocks_loaded(), static_cast<int64_t>(read));
+  EXPECT_LE(rows_ - rows, kBlockTokens);
+}
+
 }  // namespace
 }  // namespace tandem::decode_node

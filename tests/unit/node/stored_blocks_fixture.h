@@ -38,12 +38,15 @@ class StoredBlocksTest : public DecodeCoreTest {
     core_ = std::make_unique<DecodeCore>(*resources_);
     Take();
   }
-  // What the core did since the last call: routers' events are kept, storage commands wait.
+  // What the core did since the last call: routers' events and transfer
+  // commands are kept, storage commands wait.
   void Take() { Keep(resources_->TakeActions()); }
   void Keep(node::NodeActions actions) {
     for (auto& [router, event] : actions.events) events_.push_back(std::move(event));
     for (const v1::NodeEvent& event : actions.broadcast) Hear(event);
     for (storage::StorageCommand& command : actions.storage) pending_.push_back(std::move(command));
+    for (transfer::TransferCommand& command : actions.transfer)
+      transfers_.push_back(std::move(command));
   }
   // A router's index: where it believes the block is.
   void Hear(const v1::NodeEvent& event) {
@@ -160,6 +163,14 @@ class StoredBlocksTest : public DecodeCoreTest {
     for (int i = 0; i < blocks * kBlockTokens + 1; ++i) sequence.add_prompt((kind * 37 + i) % 250);
     return command;
   }
+  // Of the prompt's whole blocks.
+  std::vector<kv::BlockHash> HashesOf(int kind, int blocks) {
+    const v1::NodeCommand command = Prompt("", kind, blocks);
+    const auto& prompt = command.start_decode().sequence().prompt();
+    node::SequenceInput input;
+    input.prompt.assign(prompt.begin(), prompt.end());
+    return resources_->scheduler().HashesOf(input);
+  }
   // Starts it and steps until it has finished or waits for storage. Its tokens so far.
   void Start(const v1::NodeCommand& command) {
     core_->OnCommand(kRouter, command, now_);
@@ -214,6 +225,7 @@ class StoredBlocksTest : public DecodeCoreTest {
   std::vector<v1::NodeEvent> events_;
   std::map<kv::BlockHash, bool> heard_;
   std::vector<storage::StorageCommand> pending_;
+  std::vector<transfer::TransferCommand> transfers_;
   std::map<kv::BlockHash, std::string> disk_, host_;
   std::set<kv::BlockHash> heard_in_host_;
   storage::TierSet tiers_ = storage::TierSet::Of(storage::StoreTier::kDisk);
