@@ -11,7 +11,7 @@
 namespace tandem::decode_node {
 
 void DecodeCore::Again(const node::StoredBlocks::Ready& ready, absl::Time now) {
-  if (!ready.command.has_start_decode()) return OnCommand(ready.router, ready.command, now);
+  if (!ready.command.has_start_decode()) return resources_.Again(ready, now);
   StartDecode(ready.router, ready.command.start_decode(), ready.arrived, now);
 }
 

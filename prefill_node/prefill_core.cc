@@ -46,7 +46,7 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
 }
 
 void PrefillCore::Again(const node::StoredBlocks::Ready& ready, absl::Time now) {
-  if (!ready.command.has_prefill()) return OnCommand(ready.router, ready.command, now);
+  if (!ready.command.has_prefill()) return resources_.Again(ready, now);
   Prefill(ready.router, ready.command.prefill(), ready.arrived, now);
 }
 

@@ -42,7 +42,7 @@ void NodeResources::OnRouterLost(RouterKey router) {
 }
 
 bool NodeResources::OnCommand(RouterKey router, const v1::NodeCommand& command, absl::Time now) {
-  if (command.has_send_blocks()) return OnSendBlocks(router, command.send_blocks(), now);
+  if (command.has_send_blocks()) return OnSendBlocks(router, command.send_blocks(), now, now);
   if (command.has_adopt_blocks())
     prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
   else if (command.has_lend_blocks())
@@ -59,7 +59,15 @@ void NodeResources::OnLendBlocks(RouterKey router, const v1::LendBlocks& command
   lender_.OnLendBlocks(router, command, borrower_.indebted(), now);
 }
 
-bool NodeResources::OnSendBlocks(RouterKey router, const v1::SendBlocks& command, absl::Time now) {
+void NodeResources::Again(const StoredBlocks::Ready& ready, absl::Time now) {
+  if (ready.command.has_send_blocks())
+    OnSendBlocks(ready.router, ready.command.send_blocks(), ready.arrived, now);
+  else
+    OnCommand(ready.router, ready.command, now);
+}
+
+bool NodeResources::OnSendBlocks(RouterKey router, const v1::SendBlocks& command,
+                                 absl::Time arrived, absl::Time now) {
   if (!command.fetch()) {
     prefix_migration_.OnSendBlocks(router, command);
   } else if (command.hashes().empty()) {
@@ -67,7 +75,7 @@ bool NodeResources::OnSendBlocks(RouterKey router, const v1::SendBlocks& command
     lender_.OnNoHolder(lease);
     borrower_.OnNoHolder(lease);
     return prefix_fetch_.OnNoHolder(lease);
-  } else if (!stored_blocks_.Hold(router, command, now)) {
+  } else if (!stored_blocks_.Hold(router, command, arrived, now)) {
     prefix_fetch_.OnSendBlocks(command, now);
   }
   return false;

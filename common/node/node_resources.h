@@ -92,6 +92,8 @@ class NodeResources {
   void Handle(const transfer::ExportDone& event);
   void Handle(const transfer::ExportFailed& event, absl::Time now);
   void OnLending(const lending::LendingEvent& event, absl::Time now);
+  // A command about blocks or loans whose load from storage has ended.
+  void Again(const StoredBlocks::Ready& ready, absl::Time now);
   // Both return commands whose load from storage has ended: the core takes them again.
   std::vector<StoredBlocks::Ready> OnStorage(const storage::StorageEvent& event, absl::Time now) {
     return stored_blocks_.Handle(event, now);
@@ -127,7 +129,8 @@ class NodeResources {
  private:
   int64_t leases() const;
   int64_t exports() const;
-  bool OnSendBlocks(RouterKey router, const v1::SendBlocks& command, absl::Time now);
+  bool OnSendBlocks(RouterKey router, const v1::SendBlocks& command, absl::Time arrived,
+                    absl::Time now);
   void OnLendBlocks(RouterKey router, const v1::LendBlocks& command, absl::Time now);
 
   SequenceScheduler scheduler_;

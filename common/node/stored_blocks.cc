@@ -94,6 +94,7 @@ bool StoredBlocks::Hold(RouterKey router, const v1::Prefill& command, const Sequ
 
 bool StoredBlocks::Hold(RouterKey router, const v1::StartDecode& command,
                         const SequenceInput& input, absl::Duration time_allowed, absl::Time now) {
+  if (now - input.arrived >= kReserveTimeMax) return false;
   Load* load = BeginPrompt(input, time_allowed, now);
   if (load == nullptr) return false;
   Ready waiting{.router = router, .arrived = input.arrived};
@@ -102,14 +103,15 @@ bool StoredBlocks::Hold(RouterKey router, const v1::StartDecode& command,
   return true;
 }
 
-bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::Time now) {
-  if (stored_.empty()) return false;
+bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::Time arrived,
+                        absl::Time now) {
+  if (stored_.empty() || now - arrived >= PrefixFetch::kTimeMax) return false;
   const auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok()) return false;
   Load* load =
       Begin(*hashes, {.blocks = std::ssize(*hashes), .time_allowed = PrefixFetch::kTimeMax}, now);
   if (load == nullptr) return false;
-  Ready waiting{.router = router, .arrived = now};
+  Ready waiting{.router = router, .arrived = arrived};
   *waiting.command.mutable_send_blocks() = command;
   Wait(*load, std::move(waiting), now);
   return true;

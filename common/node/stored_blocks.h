@@ -57,6 +57,10 @@ class StoredBlocks final : public StoredPrices {
   // Of a load for a loan: its router waits for 1.5 s (LoanBroker::kTimeMax).
   static constexpr absl::Duration kLentLoadTimeMax = absl::Seconds(1);
   static constexpr int kPatienceFactor = 2;
+  // A StartDecode that arrived so long ago waits for no further load. With the last load
+  // (kLoadTimeMax) and a fetch from another node after it (PrefixFetch::kTimeMax), Reserved leaves
+  // within 9 s. The router gives the node up after 10 s (RouterOptions::reserve_deadline).
+  static constexpr absl::Duration kReserveTimeMax = absl::Seconds(5);
   // After a save failed: for how long nothing is saved.
   static constexpr absl::Duration kPause = absl::Seconds(30);
 
@@ -64,7 +68,7 @@ class StoredBlocks final : public StoredPrices {
   struct Ready {
     RouterKey router;
     v1::NodeCommand command;  // with the time that is left
-    absl::Time arrived;       // of its prompt, which keeps its place in the queue
+    absl::Time arrived;       // the first time; a prompt keeps its place in the queue
   };
 
   // `contents`: what the storage holds at the start; null: there is no storage, and nothing here
@@ -77,14 +81,16 @@ class StoredBlocks final : public StoredPrices {
 
   // Loads the beginning of a prompt that is to be computed or decoded here, if storage holds more
   // of it than memory. True: `command` waits and comes back from Handle or OnTick, unless Drop
-  // takes it before; it may then wait again. Not for a prompt whose tokens are to be scored: they
-  // must be computed. `time_allowed`: of the prompt.
+  // takes it before; it may then wait again, a StartDecode until kReserveTimeMax after
+  // `input.arrived`. Not for a prompt whose tokens are to be scored: they must be computed.
+  // `time_allowed`: of the prompt.
   bool Hold(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
             absl::Duration time_allowed, absl::Time now);
   bool Hold(RouterKey router, const v1::StartDecode& command, const SequenceInput& input,
             absl::Duration time_allowed, absl::Time now);
-  // As above for the blocks that another node fetches from here.
-  bool Hold(RouterKey router, const v1::SendBlocks& command, absl::Time now);
+  // As above for the blocks that another node fetches from here. `arrived`: the command. No load
+  // begins PrefixFetch::kTimeMax after that: the other node has given up.
+  bool Hold(RouterKey router, const v1::SendBlocks& command, absl::Time arrived, absl::Time now);
   // As above for lost units that are to be lent from here. The command comes back without `stored`:
   // it waits once.
   bool Hold(RouterKey router, const v1::LendBlocks& command, absl::Time now);

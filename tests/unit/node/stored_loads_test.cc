@@ -1,9 +1,12 @@
 // Goal: a load begins only if its blocks are there sooner than computed ones, with what the storage
-// has to do before; it brings what can be read in time; and a load that nobody wants any more is
-// cancelled, leaves no block behind, and lets no prompt wait for a storage that hangs.
+// has to do before; it brings what can be read in time; loads that follow each other end before the
+// router or the peer that waits gives up; and a load that nobody wants any more is cancelled,
+// leaves no block behind, and lets no prompt wait for a storage that hangs.
 #include <gmock/gmock.h>
 
+#include "common/node/prefix_fetch.h"
 #include "common/node/stored_blocks.h"
+#include "router/core/router_options.h"
 #include "tests/unit/node/stored_blocks_fixture.h"
 
 namespace tandem::decode_node {
@@ -29,6 +32,11 @@ class StoredLoadsTest : public StoredBlocksTest {
   int64_t Pending() const {
     return std::count_if(pending_.begin(), pending_.end(), [](const auto& command) {
       return std::holds_alternative<Command>(command);
+    });
+  }
+  bool HasReserved(const std::string& id) const {
+    return std::any_of(events_.begin(), events_.end(), [&](const v1::NodeEvent& event) {
+      return event.has_reserved() && event.reserved().leg().request_id() == id;
     });
   }
   // The storage carries out the first command that waits.
@@ -96,6 +104,67 @@ TEST_F(StoredLoadsTest, ALoadBringsWhatIsReadInTimeAndTheNextOneTheRest) {
   StepAll();
   EXPECT_EQ(SourcesOf("b").from_disk(), 4 * kBlockTokens);
   ServeAll();
+  ExpectNothingHeld();
+}
+
+// Each load brings one block of six, and takes twice as long as it is predicted to.
+TEST_F(StoredLoadsTest, LoadsOfADecodeSequenceEndBeforeItsRouterGivesUp) {
+  step_time_ = absl::Seconds(2);
+  load_time_ = 6 * absl::Milliseconds(900);
+  StoreKinds(1, 6);
+  load_time_ = absl::Milliseconds(900);
+  v1::NodeCommand command = Prompt("b", 1, 6);
+  command.mutable_start_decode()->set_deadline_s(600);
+  const absl::Time sent = now_;
+  core_->OnCommand(kRouter, command, now_);
+  Take();
+  while (!HasReserved("b")) {
+    ASSERT_EQ(Pending<LoadBlocks>(), 1);
+    now_ += absl::Milliseconds(1900);
+    ServeOne();
+    core_->OnTick(now_);
+    Take();
+  }
+  EXPECT_GE(now_ - sent, node::StoredBlocks::kReserveTimeMax);
+  // The prompt may have to be fetched from a node as well before the answer leaves.
+  EXPECT_LT(now_ - sent + node::PrefixFetch::kTimeMax, router::RouterOptions().reserve_deadline);
+  StepAll();
+  ServeAll();
+  EXPECT_EQ(SourcesOf("b").from_disk(), 3 * kBlockTokens);
+  EXPECT_EQ(SourcesOf("b").computed(), 3 * kBlockTokens + 1);
+  ExpectNothingHeld();
+}
+
+// Likewise: each load takes twice as long as it is predicted to.
+TEST_F(StoredLoadsTest, NothingIsReadForAPeerThatHasGivenUp) {
+  step_time_ = absl::Seconds(2);
+  load_time_ = 6 * absl::Milliseconds(200);
+  StoreKinds(1, 6);
+  load_time_ = absl::Milliseconds(200);
+  v1::NodeCommand command;
+  v1::SendBlocks& send = *command.mutable_send_blocks();
+  send.set_fetch(true);
+  send.set_hashes(kv::PackHashes(HashesOf(1, 6)));
+  send.set_receiver_node_id("peer");
+  send.set_lease_id(5);
+  send.set_epoch(1);
+  const absl::Time sent = now_;
+  core_->OnCommand(kRouter, command, now_);
+  Take();
+  while (transfers_.empty()) {
+    ASSERT_EQ(Pending<LoadBlocks>(), 1);
+    ASSERT_LT(now_ - sent, node::PrefixFetch::kTimeMax) << "another load has begun";
+    now_ += absl::Milliseconds(450);
+    ServeOne();
+  }
+  ASSERT_THAT(transfers_, SizeIs(2));
+  ASSERT_TRUE(std::holds_alternative<transfer::CancelExport>(transfers_[1])) << "declined";
+  EXPECT_THAT(pending_, IsEmpty());
+  core_->OnTransfer(
+      transfer::ExportFailed{std::get<transfer::CancelExport>(transfers_[1]).export_id,
+                             absl::CancelledError("declined")},
+      now_);
+  Take();
   ExpectNothingHeld();
 }
 
