@@ -9,6 +9,7 @@
 #include "common/model/byte_vocabulary.h"
 #include "common/model/checkpoint.h"
 #include "common/model/hash_model.h"
+#include "router/front_end/http/json_body.h"
 #include "router/front_end/long_work.h"
 
 namespace tandem::router {
@@ -29,7 +30,23 @@ int64_t PromptBytesMax(const ModelAssets& assets) {
   return kNormalisationMax * assets.identity.context_tokens * static_cast<int64_t>(longest);
 }
 
-// No more than the bytes of the JSON text that `json` was read from.
+// The client's list of tools. The parser bounds its depth, which the functions that walk it rely
+// on.
+absl::StatusOr<Json> ReadTools(absl::string_view text) {
+  // A list is not a body, so it is read as a member of one: the only one, lest a text close the
+  // list and add others.
+  const JsonLimits limits;
+  absl::StatusOr<Json> body = ParseJsonBody(absl::StrCat("{\"tools\":", text, "}"), limits);
+  if (body.ok() && body->size() == 1 && (*body)["tools"].is_array()) {
+    return std::move((*body)["tools"]);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("chat.tools_json: expected a JSON array, at most ", limits.depth_max - 1,
+                   " levels deep, whose objects name each member once"));
+}
+
+// No more than the bytes of the JSON text that `json` was read from. REQUIRES: its depth is
+// bounded.
 size_t LeastBytesOf(const nlohmann::ordered_json& json) {
   if (json.is_string()) return json.get_ref<const std::string&>().size();
   if (!json.is_structured()) return 1;
@@ -108,10 +125,7 @@ absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat
     input.messages.push_back({{"role", message.role()}, {"content", message.content()}});
   }
   if (!chat.tools_json().empty()) {
-    input.tools = nlohmann::ordered_json::parse(chat.tools_json(), nullptr, false);
-    if (!input.tools.is_array()) {
-      return absl::InvalidArgumentError("chat.tools_json: expected a JSON array");
-    }
+    ASSIGN_OR_RETURN(input.tools, ReadTools(chat.tools_json()));
   }
   input.add_generation_prompt = !chat.no_generation_prompt();
   return RenderChat(std::move(input), now);

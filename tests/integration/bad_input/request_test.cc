@@ -188,6 +188,8 @@ TEST_F(RequestErrors, PromptsThatAreNone) {
     message.set_content("hi");
     return *r.mutable_chat();
   };
+  constexpr size_t kDeep = 500'000;  // more levels than a stack holds
+  const std::string deep = std::string(kDeep, '[') + std::string(kDeep, ']');
   ExpectRefused({
       {[](R& r) { r.clear_prompt(); }, bad, {"prompt", "missing", "text, chat or tokens"}},
       {[](R& r) { r.set_text(""); }, bad, {"prompt", "empty", "at least 1 token"}},
@@ -195,6 +197,7 @@ TEST_F(RequestErrors, PromptsThatAreNone) {
       {[](R& r) { r.mutable_chat(); }, bad, {"chat.messages", "at least one", "none"}},
       {[&](R& r) { chat(r).set_tools_json("{not json"); }, bad, {"chat.tools_json", "JSON array"}},
       {[&](R& r) { chat(r).set_tools_json("{}"); }, bad, {"chat.tools_json", "JSON array"}},
+      {[&](R& r) { chat(r).set_tools_json(deep); }, bad, {"chat.tools_json", "JSON array"}},
       {[](R& r) { r.mutable_tokens()->set_ids(17, 259); },
        bad,
        {"prompt", "token 17 is 259", "[0, 259)"}},

@@ -60,6 +60,44 @@ TEST(ModelAssets, BoundTheStepsOfShortConversationsAndNotOfLongOnes) {
   EXPECT_OK(render(1'000'000, 200'000));
 }
 
+// What a gRPC client sends: text that no front end has read before.
+absl::Status RenderedWithTools(const ModelAssets& assets, std::string tools_json) {
+  v1::ChatMessages chat;
+  v1::ChatMessage& message = *chat.add_messages();
+  message.set_role("user");
+  message.set_content("hello");
+  chat.set_tools_json(std::move(tools_json));
+  return assets.RenderChat(chat, absl::UnixEpoch()).status();
+}
+
+TEST(ModelAssets, RefuseToolsThatAreNotAListOfBoundedDepth) {
+  constexpr size_t kDeep = 500'000;  // more levels than the stack holds
+  const std::string fits = absl::StrCat(std::string(60, '['), std::string(60, ']'));
+  const std::string deep = absl::StrCat(std::string(kDeep, '['), std::string(kDeep, ']'));
+  const std::unique_ptr<ModelAssets> assets = AssetsWith(kLinear);
+  EXPECT_OK(RenderedWithTools(*assets, "[]"));
+  EXPECT_OK(RenderedWithTools(*assets, fits));
+  for (const std::string& tools :
+       {deep, std::string(kDeep, '['), std::string("{}"), std::string("[] []"), std::string("[]}"),
+        std::string(R"([],"more":[])"), std::string(R"(1,"tools":[])"),
+        std::string(R"([{"a":1,"a":2}])")}) {
+    EXPECT_THAT(RenderedWithTools(*assets, tools),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("chat.tools_json: expected a JSON array")))
+        << tools.substr(0, 40);
+  }
+}
+
+// Were each name compared with all before it, this would take minutes.
+TEST(ModelAssets, ReadToolsOfManyMembersInOnePass) {
+  std::string members;
+  for (int i = 0; i < 200'000; ++i) absl::StrAppend(&members, i == 0 ? "" : ",", "\"m", i, "\":0");
+  const std::unique_ptr<ModelAssets> assets = AssetsWith(kLinear);
+  EXPECT_OK(RenderedWithTools(*assets, absl::StrCat("[{", members, "}]")));
+  EXPECT_THAT(RenderedWithTools(*assets, absl::StrCat("[{", members, ",\"m7\":1}]")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("chat.tools_json")));
+}
+
 // A front end whose threads for long work are busy until Release.
 class LongTemplates : public ::testing::TestWithParam<const char*> {
  protected:
