@@ -9,15 +9,23 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/shown_text.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::guided::json_schema {
 namespace {
 
 constexpr int kDepthMax = 200;
 
-// The nesting depth of brackets outside strings. It is checked before the recursive parser runs.
-int BracketDepth(absl::string_view text) {
-  int depth = 0, deepest = 0;
+// The parser compares a member's name with those before it in its object. So many comparisons take
+// about as long as a step.
+constexpr size_t kComparisonsPerStep = 4;
+
+// Looks at brackets and members outside strings before the parser runs: it recurses, and its time
+// grows with the square of an object's members.
+absl::Status CheckShape(absl::string_view text, CompileBudget& budget) {
+  // Bound: the source's bytes. The members so far of each open object; of a list none.
+  std::vector<size_t> open;
+  int deepest = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -27,12 +35,17 @@ int BracketDepth(absl::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
+      open.push_back(0);
+      deepest = std::max(deepest, static_cast<int>(open.size()));
+    } else if ((c == '}' || c == ']') && !open.empty()) {
+      open.pop_back();
+    } else if (c == ':' && !open.empty()) {
+      if (!budget.Spend(open.back()++ / kComparisonsPerStep)) return budget.status();
     }
   }
-  return deepest;
+  if (deepest <= kDepthMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("json_schema: nests deeper than ", kDepthMax, " levels"));
 }
 
 std::optional<std::string> FindPath(const Json& at, const Json* wanted, const std::string& path) {
@@ -102,11 +115,9 @@ bool Equal(const Json& a, const Json& b) {
   return a == b;
 }
 
-absl::StatusOr<std::unique_ptr<Document>> Document::Parse(absl::string_view text) {
-  if (BracketDepth(text) > kDepthMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("json_schema: nests deeper than ", kDepthMax, " levels"));
-  }
+absl::StatusOr<std::unique_ptr<Document>> Document::Parse(absl::string_view text,
+                                                          CompileBudget& budget) {
+  RETURN_IF_ERROR(CheckShape(text, budget));
   auto document = std::make_unique<Document>();
   document->root_ = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   const Json& root = document->root_;

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/guided/compile_budget.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::guided::json_schema {
@@ -25,8 +26,9 @@ bool Equal(const Json& a, const Json& b);
 class Document {
  public:
   // Errors: kInvalidArgument when the text is not JSON, nests too deeply, or is neither an object
-  // nor a boolean.
-  static absl::StatusOr<std::unique_ptr<Document>> Parse(absl::string_view text);
+  // nor a boolean, or when its members exceed the budget.
+  static absl::StatusOr<std::unique_ptr<Document>> Parse(absl::string_view text,
+                                                         CompileBudget& budget);
 
   const Json& root() const { return root_; }
   // The schema that a $ref names. Errors: kInvalidArgument when it is in another document, or does

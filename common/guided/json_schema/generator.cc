@@ -295,7 +295,7 @@ void Generator::AddStructure(StateId from, const Json& value, StateId to) {
 namespace tandem::guided {
 
 absl::StatusOr<RuleId> AddJsonSchema(absl::string_view schema, GrammarBuilder& builder) {
-  ASSIGN_OR_RETURN(const auto document, json_schema::Document::Parse(schema));
+  ASSIGN_OR_RETURN(const auto document, json_schema::Document::Parse(schema, builder.budget()));
   json_schema::Flattener flattener(*document, builder.budget());
   return json_schema::Generator(flattener, builder).Generate({&document->root()});
 }

@@ -93,6 +93,9 @@ void AddHostileSchemas(std::vector<Case>& cases) {
                      R"(]}}}},"required":["name","parameters"],"additionalProperties":false})"));
   schema("tools", absl::StrCat(R"({"type":"array","minItems":1,"items":{"anyOf":[)",
                                absl::StrJoin(tools, ","), "]}}"));
+  std::vector<std::string> members;
+  for (int i = 0; i < 20000; ++i) members.push_back(absl::StrCat("\"m", i, "\":{}"));
+  schema("many members", absl::StrCat("{", absl::StrJoin(members, ","), "}"));
   schema("enum in every branch",
          absl::StrCat(R"({"enum":[)", absl::StrJoin(words, ","), R"(],"allOf":[)",
                       Repeat("{\"minLength\":1},", 300), "{}]}"));
@@ -179,6 +182,25 @@ TEST(CompileCost, OrdinaryConstraintsTakeATenthOfTheBudget) {
     std::printf("%-28s %9ld steps\n", c.name, static_cast<long>(budget.steps()));
     EXPECT_LE(budget.steps(), CompileBudget::kStepsMax / 10) << c.name;
   }
+}
+
+// The parser compares each name with those before it.
+TEST(CompileCost, TheMembersOfASchemaAreChargedBeforeTheyAreRead) {
+  std::vector<std::string> members;
+  const auto steps = [&](int count) {
+    while (static_cast<int>(members.size()) < count)
+      members.push_back(absl::StrCat("\"m", members.size(), "\":{}"));
+    CompileBudget budget;
+    const std::string schema =
+        absl::StrCat(R"({"type":"object","default":{)", absl::StrJoin(members, ","), "}}");
+    const absl::Status status =
+        Compile(Params(Kind::kJsonSchema, schema), /*token_bytes_max=*/16, budget).status();
+    EXPECT_EQ(status.ok(), !budget.exceeded()) << status;
+    return budget.steps();
+  };
+  EXPECT_GE(steps(5000), 5000 * 5000 / 8 - 5000);
+  EXPECT_LE(steps(5000), CompileBudget::kStepsMax / 5);
+  EXPECT_GT(steps(20000), CompileBudget::kStepsMax);
 }
 
 // A class of Unicode has some 700 ranges. Its second use shares them.
