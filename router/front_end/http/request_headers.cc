@@ -24,9 +24,10 @@ bool IsJson(const HttpRequest& request) {
   const absl::string_view content_type = request.Header("content-type");
   const absl::string_view type =
       absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
-  if (type.empty() || absl::EqualsIgnoreCase(type, "application/json")) return true;
-  return absl::EqualsIgnoreCase(type, "application/x-www-form-urlencoded") &&
-         request.Header("origin").empty();
+  if (absl::EqualsIgnoreCase(type, "application/json")) return true;
+  const bool unasked =
+      type.empty() || absl::EqualsIgnoreCase(type, "application/x-www-form-urlencoded");
+  return unasked && request.Header("origin").empty();
 }
 
 std::string Authorization(const HttpRequest& request) {

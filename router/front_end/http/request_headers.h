@@ -12,8 +12,9 @@ namespace tandem::router {
 // 128 visible characters; else empty.
 std::string GivenRequestId(const HttpRequest& request);
 
-// Whether the body is to be read as JSON. `curl -d` calls every body a form. Pages of a browser can
-// send a form to any server without asking it first, so a form with an Origin is none of ours.
+// Whether the body is to be read as JSON. `curl -d` calls every body a form, and other programs say
+// nothing of it. Pages of a browser can send both to any server without asking it first, so a form,
+// or a body without a type, that has an Origin is none of ours.
 bool IsJson(const HttpRequest& request);
 
 // The client's key as an authorization header has it. Anthropic's clients have a header of their

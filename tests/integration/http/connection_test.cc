@@ -177,6 +177,16 @@ TEST(HttpConnections, KeysAndQuotas) {
                     absl::StrCat(body.size(), "\r\n\r\n", body))
                 .status,
             200);
+  // Any page can make a browser send a body without a type, unasked.
+  for (const bool from_page : {false, true}) {
+    const char* origin = from_page ? "origin: https://elsewhere.example\r\n" : "";
+    EXPECT_EQ(Ask(cluster->http_address(),
+                  absl::StrCat("POST /v1/completions HTTP/1.1\r\nhost: x\r\n", origin,
+                               "authorization: Bearer secret-one\r\ncontent-length: ", body.size(),
+                               "\r\n\r\n", body))
+                  .status,
+              from_page ? 415 : 200);
+  }
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(Ask(cluster->http_address(),
                   PostOf("/v1/completions", body, "authorization: Bearer secret-one\r\n"))
