@@ -30,7 +30,26 @@ absl::StatusOr<RuleId> AddRoot(const request::GuidedParams& params, GrammarBuild
   return absl::InvalidArgumentError("no constraint is given");
 }
 
+absl::Status CheckChoicesSize(const std::vector<std::string>& choices) {
+  if (choices.empty() || choices.size() > kChoicesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("choice: ", choices.size(), " options, expected 1 to ", kChoicesMax));
+  }
+  size_t bytes = 0;
+  for (const std::string& choice : choices) bytes += choice.size();
+  if (bytes <= kSourceBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("choice: ", bytes, " bytes in all, expected at most ", kSourceBytesMax));
+}
+
 }  // namespace
+
+absl::Status CheckSize(const request::GuidedParams& params) {
+  if (params.kind == Kind::kChoice) return CheckChoicesSize(params.choices);
+  if (params.text.size() <= kSourceBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("constraint of ", params.text.size(),
+                                                 " bytes, expected at most ", kSourceBytesMax));
+}
 
 absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max) {
   CompileBudget budget;
@@ -39,10 +58,7 @@ absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_b
 
 absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max,
                                 CompileBudget& budget) {
-  if (params.text.size() > kSourceBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("constraint of ", params.text.size(),
-                                                   " bytes, expected at most ", kSourceBytesMax));
-  }
+  RETURN_IF_ERROR(CheckSize(params));
   GrammarBuilder builder(budget);
   ASSIGN_OR_RETURN(const RuleId root, AddRoot(params, builder));
   ASSIGN_OR_RETURN(Program program, Lower(builder, root, token_bytes_max));
@@ -64,23 +80,14 @@ absl::StatusOr<RuleId> AddRegex(absl::string_view pattern, GrammarBuilder& build
 }
 
 absl::StatusOr<RuleId> AddChoice(const std::vector<std::string>& choices, GrammarBuilder& builder) {
-  if (choices.empty() || choices.size() > kChoicesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("choice: ", choices.size(), " options, expected 1 to ", kChoicesMax));
-  }
-  size_t bytes = 0;
+  RETURN_IF_ERROR(CheckChoicesSize(choices));
   for (size_t i = 0; i < choices.size(); ++i) {
-    bytes += choices[i].size();
     if (choices[i].empty()) {
       return absl::InvalidArgumentError(absl::StrCat("choice: option ", i, " is empty"));
     }
     if (!model::tokenizer_internal::IsValidUtf8(choices[i])) {
       return absl::InvalidArgumentError(absl::StrCat("choice: option ", i, " is not UTF-8"));
     }
-  }
-  if (bytes > kSourceBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("choice: ", bytes, " bytes in all, expected at most ", kSourceBytesMax));
   }
   const RuleId rule = builder.NewRule("choice");
   builder.AddWords(builder.start(rule), choices, builder.end(rule));

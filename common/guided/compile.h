@@ -20,6 +20,10 @@ namespace tandem::guided {
 inline constexpr size_t kSourceBytesMax = 256 << 10;
 inline constexpr size_t kChoicesMax = 20000;
 
+// kInvalidArgument when the source, or the choices together, exceed the bounds above. Costs next to
+// nothing, so that a server asks it before it keeps `params` anywhere.
+absl::Status CheckSize(const request::GuidedParams& params);
+
 // `token_bytes_max`: as for Lower. REQUIRES: params.any().
 // Errors: kInvalidArgument when the constraint is malformed, unsupported, beyond a bound, or
 // nothing satisfies it (the message names the keyword, rule or byte), when its start is too

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/guided/compile.h"
 #include "common/rpc/convert.h"
 
 namespace tandem::router {
@@ -201,6 +202,9 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
       return absl::InvalidArgumentError(
           "guided: no constraint is given, expected json_schema, json_object, regex, choice or "
           "grammar");
+    // Before the constraint waits for the compiler, or is remembered as one that does not compile.
+    const absl::Status small = guided::CheckSize(*input.guided);
+    if (!small.ok()) return absl::InvalidArgumentError(absl::StrCat("guided: ", small.message()));
   }
   input.sequences = request.has_best_of() ? request.best_of() : request.has_n() ? request.n() : 1;
   input.priority = request.priority();

@@ -159,6 +159,19 @@ TEST(ValidateRequest, NamesWhatIsWrong) {
       {[](auto& r) { r.mutable_sampling()->set_temperature(-1); }, kBad, {"temperature: -1"}},
       {[](auto& r) { r.mutable_sampling()->set_top_p(0); }, kBad, {"top_p: 0"}},
       {[](auto& r) { r.mutable_sampling()->set_logprobs(21); }, kBad, {"logprobs: 21", "20"}},
+      // Before it waits for the compiler, or is remembered.
+      {[](auto& r) { r.mutable_guided()->set_regex(std::string(262145, 'x')); },
+       kBad,
+       {"guided: constraint of 262145 bytes", "at most 262144"}},
+      {[](auto& r) {
+         auto& options = *r.mutable_guided()->mutable_choice()->mutable_options();
+         for (int i = 0; i < 20001; ++i) options.Add("x");
+       },
+       kBad,
+       {"guided: choice: 20001 options", "1 to 20000"}},
+      {[](auto& r) { r.mutable_guided()->mutable_choice()->add_options(std::string(262145, 'x')); },
+       kBad,
+       {"guided: choice: 262145 bytes", "at most 262144"}},
   };
   auto random = NewSeededRandom(1);
   for (const Case& c : cases) {
