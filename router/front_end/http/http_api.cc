@@ -214,11 +214,12 @@ absl::Status HttpApi::Identify(const Route& route, Call& call) const {
 
 void HttpApi::Run(const Route& route, Call& call) {
   const size_t bytes = call.request.body.size();
-  const bool may_render =
-      route.handle != &HttpApi::Completions && route.handle != &HttpApi::Detokenize;
-  const bool takes_long =
-      bytes > LongWork::kShortBytesMax || (may_render && !deps_.session.assets.renders_shortly);
-  if (route.needs != Needs::kTime || !takes_long) return (this->*route.handle)(call);
+  const bool reads_body = route.needs == Needs::kTime || route.handle == &HttpApi::OllamaShow;
+  const bool may_render = route.needs == Needs::kTime && route.handle != &HttpApi::Completions &&
+                          route.handle != &HttpApi::Detokenize;
+  const bool takes_long = (reads_body && bytes > LongWork::kShortBytesMax) ||
+                          (may_render && !deps_.session.assets.renders_shortly);
+  if (!takes_long) return (this->*route.handle)(call);
   call.away = true;
   const auto held = std::make_shared<Call>(std::move(call));
   const absl::Status added = deps_.session.long_work.Add(

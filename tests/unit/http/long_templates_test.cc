@@ -210,6 +210,15 @@ TEST_P(ShortTemplates, ManyTokensOverGrpcBecomeTextOnThreadsOfTheirOwn) {
   });
 }
 
+// Its body is read as any other, though it asks for no tokens.
+TEST_P(ShortTemplates, ALongBodyThatAsksWhatIsServedIsReadOnThreadsOfTheirOwn) {
+  const std::string blanks(LongWork::kShortBytesMax, ' ');
+  ExpectWaits([&] {
+    const auto shown = Ask(http_->address(), PostOf("/api/show", absl::StrCat("{", blanks, "}")));
+    EXPECT_EQ(shown.status, 200) << shown.body;
+  });
+}
+
 TEST_P(LongTemplates, WaitForTheThreadsForLongWorkOverHttp) {
   ExpectWaits([&] {
     const auto tokens = Ask(http_->address(), PostOf("/tokenize", kChat));
@@ -224,6 +233,7 @@ TEST_P(LongTemplates, WaitForTheThreadsForLongWorkOverGrpc) {
 TEST_P(LongTemplates, OthersDoNotWait) {
   EXPECT_EQ(Ask(http_->address(), GetOf("/live")).status, 200);
   EXPECT_EQ(Ask(http_->address(), PostOf("/detokenize", R"({"tokens":[104]})")).status, 200);
+  EXPECT_EQ(Ask(http_->address(), PostOf("/api/show", "{}")).status, 200);
 }
 
 }  // namespace
