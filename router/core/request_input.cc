@@ -27,7 +27,13 @@ int64_t RequestInput::HeldBytesMax() const {
                         BytesOfAll(sampling->bad_words) + 18 * stop_bytes;
   const size_t own = kSequenceBytes + cache_salt.size() + stop_bytes +
                      static_cast<size_t>(stop->max_tokens) * sizeof(TokenId);
-  return static_cast<int64_t>(shared) + sequences_at_once() * static_cast<int64_t>(own);
+  int64_t prompt_logprob_bytes = 0;
+  if (prompt_logprobs.has_value()) {
+    const int64_t each = 1 + *prompt_logprobs;
+    prompt_logprob_bytes = static_cast<int64_t>(prompt->size()) * each * kPromptLogprobBytes;
+  }
+  return static_cast<int64_t>(shared) +
+         sequences_at_once() * (static_cast<int64_t>(own) + prompt_logprob_bytes);
 }
 
 }  // namespace tandem::router

@@ -71,8 +71,9 @@ struct RequestInput {
   // How many sequences the request runs at a time.
   int32_t sequences_at_once() const { return beams.has_value() ? beams->width : sequences; }
   // About how many bytes the router holds for the request until it ends: what its sequences share
-  // once, and for each of them its own state, its longest answer, and stop strings, which a
-  // sequence copies when a default max_tokens is lowered.
+  // once, and for each of them its own state, its longest answer, stop strings, which a sequence
+  // copies when a default max_tokens is lowered, and the log-probabilities of the prompt, which an
+  // answer in JSON may tell with each choice. Those of the answer's own tokens are not counted.
   int64_t HeldBytesMax() const;
   const ServiceTier& TierOr(const ServiceTier& otherwise) const {
     return tier != nullptr ? *tier : otherwise;
@@ -81,5 +82,7 @@ struct RequestInput {
 
 // A sequence's own state: its machine, its legs and the answer's text that waits for a stop string.
 inline constexpr int64_t kSequenceBytes = 4096;
+// A log-probability of a prompt's token, as a front end keeps it for an answer in JSON.
+inline constexpr int64_t kPromptLogprobBytes = 300;
 
 }  // namespace tandem::router

@@ -81,6 +81,25 @@ TEST_F(AdmissionTest, CountsTheListsOfParameters) {
   EXPECT_LT(with_stops, with_words + (100 + 22) * 64 * 1024);
 }
 
+// A front end keeps those of a prompt, and an answer of n choices has them n times.
+TEST_F(AdmissionTest, CountsTheLogProbabilitiesOfPrompts) {
+  RequestInput input = CoreHarness::Input("a", 300, 1);
+  const int64_t plain = input.HeldBytesMax();
+  input.prompt_logprobs = 0;
+  EXPECT_EQ(input.HeldBytesMax(), plain + 300 * kPromptLogprobBytes);
+  input.prompt_logprobs = 20;
+  EXPECT_EQ(input.HeldBytesMax(), plain + 300 * 21 * kPromptLogprobBytes);
+  input.sequences = 128;
+  EXPECT_GE(input.HeldBytesMax(), 300 * 21 * 128 * kPromptLogprobBytes);
+  RouterOptions options;
+  options.request_bytes_max = input.HeldBytesMax();
+  CoreHarness h(options);
+  h.JoinDecode(1, "d0");
+  ASSERT_OK(h.Submit(RequestInput(input)));
+  EXPECT_THAT(h.Submit(CoreHarness::Input("b", 50, 6)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would exceed its limit")));
+}
+
 TEST_F(AdmissionTest, CopiesOfARequestShareWhatIsLarge) {
   const RequestInput input = CoreHarness::Input("a", 5000, 6);
   const RequestInput copy = input;
