@@ -220,10 +220,14 @@ void HttpApi::Run(const Route& route, Call& call) {
   const bool takes_long = (reads_body && bytes > LongWork::kShortBytesMax) ||
                           (may_render && !deps_.session.assets.renders_shortly);
   if (!takes_long) return (this->*route.handle)(call);
+  RunAway(call, bytes, route.handle);
+}
+
+void HttpApi::RunAway(Call& call, size_t bytes, void (HttpApi::*handle)(Call&)) {
   call.away = true;
   const auto held = std::make_shared<Call>(std::move(call));
-  const absl::Status added = deps_.session.long_work.Add(
-      bytes, [this, held, handle = route.handle] { (this->*handle)(*held); });
+  const absl::Status added =
+      deps_.session.long_work.Add(bytes, [this, held, handle] { (this->*handle)(*held); });
   if (added.ok()) return;
   held->away = false;
   Reply(*held, ErrorReply(added));

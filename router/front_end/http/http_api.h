@@ -101,6 +101,9 @@ class HttpApi {
     std::shared_ptr<AuditCall> audit;  // null without an audit log, or for a path that needs no key
     // Handled on the thread for long work, and not on the exchange's.
     bool away = false;
+    // Above 0: its handler found so many kept bytes to read, too many for an I/O thread, and
+    // stopped.
+    size_t kept_bytes = 0;
   };
   // What a path needs: nothing; an API key, without counting as one of its requests; a key whose
   // request counts; or such a key and so much of the router's time that an overloaded router
@@ -137,6 +140,8 @@ class HttpApi {
   absl::Status Identify(const Route& route, Call& call) const;
   // Calls the route's handler: here, or for a large body on the thread for long work. Takes `call`.
   void Run(const Route& route, Call& call);
+  // Calls `handle` on the thread for long work; the call holds `bytes`. Takes `call`.
+  void RunAway(Call& call, size_t bytes, void (HttpApi::*handle)(Call&));
   // Sends a reply; a refusal in the form of the path's API.
   void Reply(const Call& call, HttpReply reply) const;
   static ErrorForm FormOf(const Call& call) { return {DialectOf(call.request), call.request_id}; }
@@ -175,7 +180,9 @@ class HttpApi {
   Json OllamaModel() const;
   // In llama_cpp_api.cc.
   void LlamaCppProperties(Call& call);
-  absl::StatusOr<Json> ItemsOf(const Call& call, const std::string& id);
+  // The conversation of a kept response. One that takes long to read sets call.kept_bytes and fails
+  // where the call is not away.
+  absl::StatusOr<Json> ItemsOf(Call& call, const std::string& id);
   static ResponseStore::Owner OwnerOf(const Call& call) {
     return call.tenant == nullptr ? "" : call.tenant->name();
   }

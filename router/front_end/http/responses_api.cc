@@ -10,6 +10,7 @@
 #include "router/front_end/http/http_api.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/response_request.h"
+#include "router/front_end/long_work.h"
 
 namespace tandem::router {
 namespace {
@@ -32,9 +33,14 @@ absl::Status NotKept(absl::string_view field, absl::string_view id) {
 
 }  // namespace
 
-absl::StatusOr<Json> HttpApi::ItemsOf(const Call& call, const std::string& id) {
+absl::StatusOr<Json> HttpApi::ItemsOf(Call& call, const std::string& id) {
   const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(OwnerOf(call), id);
   if (kept == nullptr) return NotKept("previous_response_id", id);
+  const size_t bytes = kept->object.size() + kept->items.size();
+  if (!call.away && bytes > LongWork::kShortBytesMax) {
+    call.kept_bytes = bytes;
+    return absl::UnavailableError("the conversation is to be read on the thread for long work");
+  }
   ASSIGN_OR_RETURN(Json conversation, ParseJsonBody(absl::StrCat("{\"items\":", kept->items, "}")));
   ASSIGN_OR_RETURN(Json object, ParseJsonBody(kept->object));
   Json& items = conversation["items"];
@@ -53,6 +59,9 @@ absl::StatusOr<ApiRequest> HttpApi::ResponseOf(Call& call) {
 
 void HttpApi::Responses(Call& call) {
   absl::StatusOr<ApiRequest> api = ResponseOf(call);
+  if (call.kept_bytes > 0 && !call.away) {
+    return RunAway(call, call.request.body.size() + call.kept_bytes, &HttpApi::Responses);
+  }
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
   if (api->response->store) {
     api->response->keep = [this, owner = OwnerOf(call)](const std::string& id, std::string object,
@@ -66,6 +75,9 @@ void HttpApi::Responses(Call& call) {
 // How many tokens the prompt of such a request has.
 void HttpApi::InputTokens(Call& call) {
   const absl::StatusOr<ApiRequest> api = ResponseOf(call);
+  if (call.kept_bytes > 0 && !call.away) {
+    return RunAway(call, call.request.body.size() + call.kept_bytes, &HttpApi::InputTokens);
+  }
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
   const Json counted = {{"object", "response.input_tokens"},
                         {"input_tokens", api->requests[0].tokens().ids_size()}};

@@ -161,16 +161,35 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
     caller.join();
   }
 
+  // As the core would, with answer_tokens_ of them.
+  void Answer(AnswerSession& session) {
+    session.Accepted();
+    TokensReady ready;
+    for (size_t i = 0; i < answer_tokens_; ++i) ready.tokens.emplace_back().set_token_id('x');
+    session.OnEvent(std::move(ready));
+    RequestDone done;
+    done.reason = request::FinishReason::kStop;
+    session.OnEvent(std::move(done));
+    session.Flush(/*inline_ok=*/false);
+  }
+
+  // Of an answer; 0: requests fail once they have reached the core.
+  std::atomic<size_t> answer_tokens_{0};
   const std::unique_ptr<ModelAssets> assets_ = AssetsWith(GetParam());
   const std::unique_ptr<Random> random_ = NewSystemRandom();
   const ServiceTiers tiers_;
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};
-  Inbox inbox_{64, [](std::vector<InboxItem>& items) {
+  Inbox inbox_{64, [this](std::vector<InboxItem>& items) {
                  for (InboxItem& item : items) {
-                   if (auto* submit = std::get_if<SubmitRequest>(&item))
+                   auto* submit = std::get_if<SubmitRequest>(&item);
+                   if (submit == nullptr) continue;
+                   if (answer_tokens_ == 0) {
                      submit->session->Fail(absl::AbortedError("reached the core"));
+                   } else {
+                     Answer(*submit->session);
+                   }
                  }
                }};
   guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
@@ -217,6 +236,26 @@ TEST_P(ShortTemplates, ALongBodyThatAsksWhatIsServedIsReadOnThreadsOfTheirOwn) {
     const auto shown = Ask(http_->address(), PostOf("/api/show", absl::StrCat("{", blanks, "}")));
     EXPECT_EQ(shown.status, 200) << shown.body;
   });
+}
+
+// What is read then is the conversation, not the request.
+TEST_P(ShortTemplates, ShortRequestsThatContinueLongResponsesAreReadOnThreadsOfTheirOwn) {
+  const auto continues = [&](size_t tokens) {
+    answer_tokens_ = tokens;
+    const auto kept = Ask(http_->address(), PostOf("/v1/responses", R"({"input":"hello"})"));
+    EXPECT_EQ(kept.status, 200) << kept.body;
+    const std::string id = kept.Json()["id"];
+    return absl::StrCat(R"({"input":"more","previous_response_id":")", id, "\"}");
+  };
+  const std::string of_short = continues(100);
+  EXPECT_EQ(Ask(http_->address(), PostOf("/v1/responses/input_tokens", of_short)).status, 200);
+  const std::string of_long = continues(LongWork::kShortBytesMax);
+  ExpectWaits([&] {
+    const auto counted = Ask(http_->address(), PostOf("/v1/responses/input_tokens", of_long));
+    EXPECT_EQ(counted.status, 200) << counted.body;
+  });
+  // The context is shorter.
+  EXPECT_EQ(Ask(http_->address(), PostOf("/v1/responses", of_long)).status, 400);
 }
 
 TEST_P(LongTemplates, WaitForTheThreadsForLongWorkOverHttp) {
