@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/request/parameter_table.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include "cli/report/chart.h"
 #include "cli/report/distribution_json.h"
 #include "cli/report/statistics.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::cli {
 namespace {

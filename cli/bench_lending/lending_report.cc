@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/report/chart.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::cli {
 namespace {

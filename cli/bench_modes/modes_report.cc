@@ -4,7 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/report/chart.h"
 #include "cli/report/distribution_json.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::cli {
 namespace {

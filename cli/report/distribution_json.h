@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cli/report/statistics.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::cli {
 

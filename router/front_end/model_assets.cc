@@ -9,7 +9,7 @@
 #include "common/model/byte_vocabulary.h"
 #include "common/model/checkpoint.h"
 #include "common/model/hash_model.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 #include "router/front_end/long_work.h"
 
 namespace tandem::router {

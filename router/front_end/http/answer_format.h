@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "router/front_end/http/api_request.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {

@@ -1,7 +1,7 @@
 #include "router/front_end/http/api_dialect.h"
 
 #include "absl/strings/match.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::router {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "router/front_end/http/api_request.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 #include "router/front_end/model_assets.h"
 
 namespace tandem::router {

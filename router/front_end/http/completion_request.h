@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "router/front_end/http/api_request.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::router {
 

@@ -29,9 +29,9 @@
 #include "router/front_end/http/api_dialect.h"
 #include "router/front_end/http/api_request.h"
 #include "router/front_end/http/http_server.h"
-#include "router/front_end/http/json_body.h"
 #include "router/front_end/http/openapi.h"
 #include "router/front_end/http/response_store.h"
+#include "router/front_end/json_body.h"
 #include "router/front_end/request_metrics.h"
 #include "router/front_end/status_board.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/model/tokenizer/tokenizer.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 #include "tandem/v1/common.pb.h"
 
 namespace tandem::router {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "common/rpc/error_details.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::router {
 namespace {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "absl/types/span.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::router {
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_replace.h"
 #include "common/rpc/convert.h"
-#include "router/front_end/http/json_body.h"
 #include "router/front_end/http/sampling_fields.h"
+#include "router/front_end/json_body.h"
 #include "tests/testing/parameter_samples.h"
 #include "tests/testing/status_matchers.h"
 

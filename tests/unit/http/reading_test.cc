@@ -7,10 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "router/front_end/http/json_body.h"
-#include "router/front_end/http/json_tape.h"
 #include "router/front_end/http/request_reader.h"
 #include "router/front_end/http/tool_calls.h"
+#include "router/front_end/json_body.h"
+#include "router/front_end/json_tape.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "common/rpc/convert.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 #include "tests/testing/parameter_samples.h"
 #include "tests/testing/status_matchers.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "absl/strings/string_view.h"
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 namespace tandem::router {
 

@@ -1,4 +1,4 @@
-#include "router/front_end/http/json_body.h"
+#include "router/front_end/json_body.h"
 
 #include <cstring>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/shown_text.h"
-#include "router/front_end/http/json_tape.h"
+#include "router/front_end/json_tape.h"
 
 namespace tandem::router {
 namespace {

@@ -1,4 +1,4 @@
-#include "router/front_end/http/json_tape.h"
+#include "router/front_end/json_tape.h"
 
 #include <simdjson.h>
 
