@@ -159,19 +159,6 @@ TEST(ValidateRequest, NamesWhatIsWrong) {
       {[](auto& r) { r.mutable_sampling()->set_temperature(-1); }, kBad, {"temperature: -1"}},
       {[](auto& r) { r.mutable_sampling()->set_top_p(0); }, kBad, {"top_p: 0"}},
       {[](auto& r) { r.mutable_sampling()->set_logprobs(21); }, kBad, {"logprobs: 21", "20"}},
-      // Before it waits for the compiler, or is remembered.
-      {[](auto& r) { r.mutable_guided()->set_regex(std::string(262145, 'x')); },
-       kBad,
-       {"guided: constraint of 262145 bytes", "at most 262144"}},
-      {[](auto& r) {
-         auto& options = *r.mutable_guided()->mutable_choice()->mutable_options();
-         for (int i = 0; i < 20001; ++i) options.Add("x");
-       },
-       kBad,
-       {"guided: choice: 20001 options", "1 to 20000"}},
-      {[](auto& r) { r.mutable_guided()->mutable_choice()->add_options(std::string(262145, 'x')); },
-       kBad,
-       {"guided: choice: 262145 bytes", "at most 262144"}},
   };
   auto random = NewSeededRandom(1);
   for (const Case& c : cases) {
@@ -183,6 +170,30 @@ TEST(ValidateRequest, NamesWhatIsWrong) {
     for (const std::string& name : c.names)
       EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   }
+}
+
+// Before they wait for the compiler, or are remembered as refused.
+TEST(ValidateRequest, RefusesConstraintsThatAreTooLarge) {
+  auto random = NewSeededRandom(1);
+  const auto refusal = [&](const v1::GenerateRequest& request) {
+    return ValidateRequest(request, Tokens(30), TestModel(), {2}, *random).status();
+  };
+  const auto says = [](const char* text) {
+    return testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  v1::GenerateRequest request = TestRequest();
+  request.mutable_guided()->set_regex(std::string(262144, 'x'));
+  EXPECT_OK(refusal(request));
+  request.mutable_guided()->set_regex(std::string(262145, 'x'));
+  EXPECT_THAT(refusal(request),
+              says("guided: constraint of 262145 bytes, expected at most 262144"));
+  auto& options = *request.mutable_guided()->mutable_choice()->mutable_options();
+  options.Add(std::string(262145, 'x'));
+  EXPECT_THAT(refusal(request),
+              says("guided: choice: 262145 bytes in all, expected at most 262144"));
+  options.Clear();
+  for (int i = 0; i < 20001; ++i) options.Add("x");
+  EXPECT_THAT(refusal(request), says("guided: choice: 20001 options, expected 1 to 20000"));
 }
 
 }  // namespace
