@@ -61,6 +61,7 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
       for (const auto& token : delta.tokens()) {
         choices_[*index].token_ids.push_back(token.token_id());
       }
+      tokens_so_far_ += delta.tokens_size();
       OnDelta(*index, delta.text(), delta.tokens(), events);
       break;
     }
@@ -92,10 +93,7 @@ Json AnswerFormat::UsageJson(const UsageTotals& usage) const {
 
 UsageTotals AnswerFormat::UsageSoFar() const {
   UsageTotals usage = usage_;
-  usage.completion_tokens = 0;
-  for (const Choice& choice : choices_) {
-    usage.completion_tokens += static_cast<int64_t>(choice.token_ids.size());
-  }
+  usage.completion_tokens = tokens_so_far_;
   return usage;
 }
 

@@ -115,6 +115,7 @@ class AnswerFormat {
 
   std::string event_begin_;  // every event's text up to its choice; made with the first event
   UsageTotals usage_;
+  int64_t tokens_so_far_ = 0;  // of all choices
 };
 
 }  // namespace tandem::router
