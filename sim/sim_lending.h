@@ -45,7 +45,7 @@ class SimLending final : public engine::RemoteAttention {
       : site_(std::move(site)), attention_(std::move(attention)) {}
 
   void Handle(const lending::LendingCommand& command);
-  // Renews and expires loans, and tells of late ones. At least every 50 ms.
+  // Renews and expires loans, and tells which creditors are late. At least every 50 ms.
   void Tick();
   void Ask(absl::Span<engine::RemotePart>) override {}
   void Collect(absl::Span<engine::RemotePart> parts) override;

@@ -456,18 +456,6 @@ void Borrower::Handle(const lending::LoanRecalled& event, absl::Time now) {
   it->second.recalled = true;  // BeforeStep moves it
 }
 
-void Borrower::Handle(const lending::CreditorLate& event, absl::Time now) {
-  Avoid(event.creditor.node.value(), now + kAvoidTime);
-}
-
-// It may be asked for new loans at once, though it lost others.
-void Borrower::Handle(const lending::CreditorAnswers& event) {
-  avoid_.erase(event.creditor.node.value());
-  for (const auto& [id, loan] : loans_)
-    if (loan.has_creditor && loan.creditor.node == event.creditor.node)
-      scheduler_.EndAwaitCreditors(loan.sequence);
-}
-
 int64_t Borrower::blocks_owed() const {
   int64_t blocks = 0;
   for (const auto& [id, loan] : loans_)

@@ -239,4 +239,18 @@ void Borrower::EndStalledRebuilds(absl::Time now) {
   }
 }
 
+// ---- creditors that are late
+
+void Borrower::Handle(const lending::CreditorLate& event, absl::Time now) {
+  Avoid(event.creditor.node.value(), now + kAvoidTime);
+}
+
+// It may be asked for new loans at once, though it lost others.
+void Borrower::Handle(const lending::CreditorAnswers& event) {
+  avoid_.erase(event.creditor.node.value());
+  for (const auto& [id, loan] : loans_)
+    if (loan.has_creditor && loan.creditor.node == event.creditor.node)
+      scheduler_.EndAwaitCreditors(loan.sequence);
+}
+
 }  // namespace tandem::node

@@ -15,7 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
-#include "common/base/steady_cond_var.h"
+#include "common/base/steady_flag.h"
 #include "common/engine/compute_pool.h"
 #include "common/lending/creditor_links.h"
 #include "common/lending/lending_service.h"
@@ -36,14 +36,13 @@ namespace {
 
 // How often deadlines are checked when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+// How often an idle engine thread looks whether a late creditor has answered.
+constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(1);
 // How often the heartbeat thread looks whether a heartbeat is due.
 constexpr absl::Duration kHeartbeatLook = absl::Milliseconds(50);
 
 // Fraction of the drain timeout in which running work may finish; the rest is for migration.
 constexpr double kShareToFinish = 0.5;
-
-// How often an idle engine thread looks whether a late creditor has answered.
-constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(1);
 
 // Of a router's report; a larger one is not relayed.
 constexpr size_t kReportBytesMax = 256 << 10;
@@ -147,10 +146,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
   bool Drain(absl::Duration timeout) override {
     draining_ = true;
     inbox_.Push(DrainRequest{timeout * kShareToFinish});
-    if (AwaitDrained(timeout * kShareToFinish)) return true;
+    if (drained_.Await(timeout * kShareToFinish)) return true;
     const absl::Duration time_left = timeout * (1 - kShareToFinish);
     inbox_.Push(MigrationRequest{time_left});
-    return AwaitDrained(time_left);
+    return drained_.Await(time_left);
   }
 
   bool live() const override {
@@ -162,13 +161,6 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Status refused() const override { return routers_->refused(); }
 
  private:
-  bool AwaitDrained(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    drained_changed_.WaitFor(&mutex_, timeout,
-                             [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return drained_; });
-    return drained_;
-  }
-
   // On a gRPC thread.
   void OnRouterEvent(RouterStreamEvent event) {
     if (auto* message = std::get_if<RouterSpoke>(&event)) {
@@ -228,9 +220,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
 
   absl::Duration InboxWait(bool worked) const {
-    if (worked) return absl::ZeroDuration();
     const bool soon = creditors_ != nullptr && creditors_->awaits_answers();
-    return soon ? kLateCheckInterval : kTickInterval;
+    return worked ? absl::ZeroDuration() : soon ? kLateCheckInterval : kTickInterval;
   }
 
   bool RunStep() {
@@ -425,8 +416,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     if (creditors_ != nullptr) AddTo(creditors_->counters(), counters_);
     // Not before the core handled the drain request: an idle node would end before routers hear
     // that it drains.
-    if (drain_begun_) drained_ = core_->idle();
-    if (drained_) drained_changed_.SignalAll();
+    if (drain_begun_) drained_.Set(core_->idle());
   }
 
   // ---- heartbeat thread ----------------------------------------------------------------------
@@ -491,8 +481,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   std::vector<kv::BlockOwners::Counts> owner_counts_ ABSL_GUARDED_BY(mutex_);
   int64_t blocks_lendable_ ABSL_GUARDED_BY(mutex_) = 0;
   CostReport costs_ ABSL_GUARDED_BY(mutex_);
-  bool drained_ ABSL_GUARDED_BY(mutex_) = false;
-  SteadyCondVar drained_changed_;
+  SteadyFlag drained_;
   HeartbeatPace heartbeat_ ABSL_GUARDED_BY(mutex_){options_.heartbeat_interval};
 
   Thread engine_thread_;

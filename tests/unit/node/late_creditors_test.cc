@@ -1,6 +1,7 @@
 // Goal: a sequence whose creditor is late sits out until the creditor has answered or is lost. Then
 // it computes the same rows again: nothing that it has lent is lost meanwhile, and no token
 // changes. Other sequences go on.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/unit/node/lost_units_fixture.h"
@@ -150,6 +151,31 @@ TEST_F(LatePromptTest, AChunkOfAPromptIsComputedAgain) {
   RunToEnd("r", 20);
   EXPECT_EQ(tokens_["r"], Expected(250, 20));
   ExpectAllGone();
+}
+
+// ---- new loans
+
+TEST_F(BorrowingTest, ACreditorIsAvoidedForSomeTimeAndWhileItIsLate) {
+  Begin();
+  const auto avoided = [&](const v1::LoanWanted& wanted) {
+    return std::vector<std::string>(wanted.avoid_node_ids().begin(), wanted.avoid_node_ids().end());
+  };
+  const auto late = [](const std::string& node) {
+    return lending::CreditorLate{{NodeId(node), Incarnation()}};
+  };
+  Send(late("c1"));
+  Send(late("c2"));
+  v1::LoanWanted wanted = StepUntilWanted();
+  EXPECT_THAT(avoided(wanted), ::testing::ElementsAre("c1", "c2"));
+  Send(lending::CreditorAnswers{{NodeId("c2"), Incarnation()}});
+  Send(Refused(wanted));
+  now_ += node::Borrower::kAfterRefusal;
+  wanted = StepUntilWanted();
+  EXPECT_THAT(avoided(wanted), ::testing::ElementsAre("c1"));
+  Send(late("c2"));
+  Send(Refused(wanted));
+  now_ += node::Borrower::kAvoidTime;
+  EXPECT_THAT(avoided(StepUntilWanted()), ::testing::IsEmpty()) << "both times are over";
 }
 
 }  // namespace

@@ -232,29 +232,6 @@ TEST_F(BorrowingTest, ASequenceWithAForgottenBlockIsComputedAgain) {
   EXPECT_FALSE(sent.transfer.empty()) << "its blocks have names again";
 }
 
-TEST_F(BorrowingTest, ACreditorIsAvoidedForSomeTimeAndWhileItIsLate) {
-  Begin();
-  const auto avoided = [&](const v1::LoanWanted& wanted) {
-    return std::vector<std::string>(wanted.avoid_node_ids().begin(), wanted.avoid_node_ids().end());
-  };
-  const auto late = [](const std::string& node) {
-    return lending::CreditorLate{{NodeId(node), Incarnation()}};
-  };
-  Send(late("c1"));
-  Send(late("c2"));
-  v1::LoanWanted wanted = StepUntilWanted();
-  EXPECT_THAT(avoided(wanted), ::testing::ElementsAre("c1", "c2"));
-  Send(lending::CreditorAnswers{{NodeId("c2"), Incarnation()}});
-  Send(Refused(wanted));
-  now_ += node::Borrower::kAfterRefusal;
-  wanted = StepUntilWanted();
-  EXPECT_THAT(avoided(wanted), ::testing::ElementsAre("c1"));
-  Send(late("c2"));
-  Send(Refused(wanted));
-  now_ += node::Borrower::kAvoidTime;
-  EXPECT_THAT(avoided(StepUntilWanted()), ::testing::IsEmpty()) << "both times are over";
-}
-
 TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
   Begin();
   const v1::LoanWanted wanted = StepUntilWanted();

@@ -320,7 +320,9 @@ TEST_F(GivingWayTest, ItDoesNotWaitForLoansThatAreNotOlder) {
     BeginOwn();
     LendTo(1, kArrived - 1);
     ASSERT_EQ(used(), 0) << "it has given way";
-    EXPECT_EQ(Code(Offered(LendTo(2, arrived_us))), absl::StatusCode::kOk);
+    v1::NodeCommand other = Lend(2, 1);
+    other.mutable_lend_blocks()->set_arrived_us(arrived_us);
+    EXPECT_EQ(Code(Offered(Send(other))), absl::StatusCode::kOk);
     now_ += node::Lender::kHeldMin;
     core_->OnTick(now_);
     EXPECT_TRUE(Plans());
