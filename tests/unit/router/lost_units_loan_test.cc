@@ -56,16 +56,17 @@ TEST_F(LostUnitsLoanTest, AHolderThatLendsKeepsThemItself) {
 }
 
 TEST_F(LostUnitsLoanTest, WhoHasThemInMemoryIsAskedBeforeWhoHasToReadThem) {
-  Join({Lends("d1"), Lends("d2"), Lends("d3"), Lends("d4"), Lends("d5")});
+  Join({Lends("d1"), Lends("d2"), TestRegistration("p3", v1::NODE_ROLE_PREFILL), Lends("d4"),
+        Lends("d5")});
   Store(3, kUnits * kUnitBlocks, /*on_disk=*/true);
   Store(4, kUnits * kUnitBlocks);
   Store(5, kUnitBlocks);
   WantLost(9, "d2");
   EXPECT_EQ(Asked(4).from_node_id(), "");
   WantLost(10, "d2", {"d4"});
-  const v1::LendBlocks read = Asked(3);
+  const v1::LendBlocks read = Asked(5);
+  EXPECT_EQ(read.from_node_id(), "p3");
   EXPECT_EQ(read.units(), kUnits) << "more than another has in memory";
-  EXPECT_TRUE(read.stored());
 }
 
 TEST_F(LostUnitsLoanTest, OfAHolderThatDoesNotLendAnotherNodeFetchesThem) {

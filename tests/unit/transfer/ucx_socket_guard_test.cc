@@ -124,8 +124,6 @@ TEST(UcxSocketGuard, AProofIsNotSentOnAnotherSocketOfTheSameDescriptor) {
 
 // As an arena's caller does, beside UCX on the same thread.
 TEST(UcxSocketGuard, AProofIsNotSentOnALocalSocketOfTheSameDescriptor) {
-  const UcxSocketGuard guard("secret");
-  const UcxSocketGuard::Scope scope(guard);
   const DarkHost dark;
   const Socket listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
   sockaddr_un address = {};
@@ -135,6 +133,8 @@ TEST(UcxSocketGuard, AProofIsNotSentOnALocalSocketOfTheSameDescriptor) {
   ASSERT_EQ(::bind(listener.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)), 0);
   ASSERT_EQ(::listen(listener.fd(), 1), 0);
   ASSERT_EQ(::getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+  const UcxSocketGuard guard("secret");
+  const UcxSocketGuard::Scope scope(guard);  // after the listener, which is not UCX's
   Socket given_up;
   const int descriptor = given_up.fd();
   EXPECT_EQ(given_up.Connect(dark.address()), EINPROGRESS);
