@@ -1,7 +1,6 @@
 // Goal: while requests stream, the wall clock of every process of a cluster steps by hours,
 // forwards and then back beyond where it was. Running and later requests finish with the tokens of
-// a cluster whose clock did not step, none of them is tried again, and no node is taken for lost. A
-// node that drains meanwhile still gives up in time what it runs.
+// a cluster whose clock did not step, none of them is tried again, and no node is taken for lost.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -75,7 +74,7 @@ class WallClockSteps : public ::testing::Test {
          {std::pair("prefill", "p0"), {"decode", "d0"}, {"decode", "d1"}}) {
       auto node = RunningProgram::Start(
           {absl::StrCat("tandem-", kind, "-node"), "--engine=hash", "--hash-step-time=4ms",
-           "--drain-timeout=2s", absl::StrCat("--id=", id), "--kv-blocks=256",
+           absl::StrCat("--id=", id), "--kv-blocks=256",
            "--routers=" + programs_[0]->AwaitField("router started", "fleet")});
       ASSERT_OK(node.status());
       programs_.push_back(*std::move(node));
@@ -107,16 +106,6 @@ class WallClockSteps : public ::testing::Test {
       EXPECT_EQ(answers[i].tokens, expected[i].tokens) << "request " << i;
       EXPECT_EQ(answers[i].finished.route().attempts(), 1) << "request " << i;
     }
-  }
-  // A decode node's process; null: none runs one, as far as the router knows.
-  RunningProgram* RunsASequence() {
-    const auto status = client_->GetStatus(absl::Seconds(10));
-    EXPECT_OK(status.status());
-    if (!status.ok()) return nullptr;
-    for (const v1::NodeStatus& node : status->nodes())
-      if (node.role() == "decode" && node.load().sequences_running() > 0)
-        return programs_[node.node_id() == "d0" ? 2 : 3].get();
-    return nullptr;
   }
   // The hours between the time of the router's last line and now.
   double HoursOfLastLine() {
@@ -159,37 +148,6 @@ TEST_F(WallClockSteps, ChangeNoTokenAndLoseNoNode) {
   programs_[0]->Signal(SIGTERM);
   EXPECT_EQ(programs_[0]->AwaitEnd(), "exit code 0");
   EXPECT_NEAR(HoursOfLastLine(), -7, 0.5) << programs_[0]->log();
-}
-
-// Half of the drain's time ends long before the answer does.
-TEST_F(WallClockSteps, BackDuringADrainDelayNoMigration) {
-#ifdef TANDEM_SANITIZED
-  GTEST_SKIP() << "a sanitizer's library must be loaded first";
-#endif
-  ASSERT_NO_FATAL_FAILURE(Start());
-  const Answer expected = Collect(*client_, Request(0));
-  ASSERT_OK(expected.status);
-  RunningProgram* drained = nullptr;
-  Answer answer;
-  int tokens = 0;
-  answer.status = client_->Generate(Request(0), [&](const v1::GenerateResponse& part) {
-    if (part.has_finished()) answer.finished = part.finished();
-    for (const v1::GeneratedToken& token : part.delta().tokens())
-      answer.tokens.push_back(token.token_id());
-    tokens += part.delta().tokens_size();
-    if (tokens < 50 || drained != nullptr) return true;
-    drained = RunsASequence();
-    if (drained == nullptr) return true;
-    drained->Signal(SIGTERM);
-    EXPECT_FALSE(drained->AwaitLine("the node is draining").empty());
-    clock_.Set(-7 * kHour);
-    return true;
-  });
-  ASSERT_OK(answer.status);
-  ASSERT_NE(drained, nullptr);
-  EXPECT_EQ(answer.tokens, expected.tokens);
-  EXPECT_EQ(answer.finished.route().attempts(), 2) << "another node goes on with it";
-  EXPECT_EQ(drained->AwaitEnd(), "exit code 0") << drained->log();
 }
 
 }  // namespace

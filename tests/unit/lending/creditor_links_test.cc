@@ -114,30 +114,6 @@ TEST(CreditorLinksTest, ASlowCreditorIsGivenMoreTimeUntilItIsQuickAgain) {
   EXPECT_EQ(BeLateOnce(world), "no answer from creditor bad within 200ms");
 }
 
-// On the debtor's clock each message takes a part of the patience, and the layer a multiple of it.
-TEST(CreditorLinksTest, ACreditorThatAnswersOneOfManyQuestionsIsNotLate) {
-  const auto random = NewSeededRandom(16);
-  ManualClock clock;
-  DebtorNode::Options options;
-  options.clock = &clock;
-  options.patience = absl::Seconds(10);
-  Gate gate;
-  gate.while_computing = [&clock] { clock.Advance(absl::Seconds(1)); };
-  CreditorNode::Options creditor_options;
-  creditor_options.gate = &gate;
-  CreditorNode creditor(creditor_options);
-  DebtorNode debtor(options);
-  const engine::UnitSpan units = {.first = 0, .end = 64};
-  debtor.Borrow(creditor, 1, units, 10);
-  const absl::Time began = clock.Now();
-  Layer layer(0);
-  layer.Add(1, units, 10, units, 4000, kQFloats, *random);
-  layer.Exchange(*debtor.links);
-  EXPECT_TRUE(layer.IsAllRight()) << layer.parts[0].status;
-  EXPECT_GT(clock.Now() - began, 3 * options.patience);
-  EXPECT_TRUE(debtor.links->Progress().empty());
-}
-
 TEST(CreditorLinksTest, TheQuickOneOfTwoCreditorsIsNotWaitedForLonger) {
   DebtorNode::Options options;
   options.patience = absl::Milliseconds(100);

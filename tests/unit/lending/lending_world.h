@@ -120,8 +120,7 @@ struct Gate {
     return num_passed;
   }
 
-  // On the creditor's thread; set before it has loans.
-  std::function<void()> while_fetching, while_computing;
+  std::function<void()> while_fetching;  // on the creditor's thread; set before it has loans
   absl::Mutex mutex;
   bool is_closed = false;
   int num_arrived = 0, num_passed = 0;
@@ -143,7 +142,6 @@ class FakeAttention : public engine::PartialAttention {
         query.blocks.size() != static_cast<size_t>(query.units.size()) * kUnitBlocks) {
       return absl::InvalidArgumentError("a question that does not fit");
     }
-    if (gate_ != nullptr && gate_->while_computing) gate_->while_computing();
     if (gate_ != nullptr) gate_->Pass();
     const auto right = RightAnswer(query.layer, query.units, query.blocks, query.first_position,
                                    query.num_rows, query.q.data(), kQFloats);
