@@ -80,8 +80,7 @@ class CreditorLinks : public engine::RemoteAttention {
   virtual void Handle(const UseLoan& command) = 0;
   virtual void Handle(const ReturnLoan& command) = 0;
   // Between steps, at least every 50 ms: opens links, renews loans, and returns what happened since
-  // the last call (LoanLost, LoanRecalled, CreditorLate,
-  // CreditorAnswers).
+  // the last call (LoanLost, LoanRecalled, CreditorLate, CreditorAnswers).
   virtual std::vector<LendingEvent> Progress() = 0;
   // Whether a creditor is late, so that Progress is to be called soon.
   virtual bool awaits_answers() const = 0;
