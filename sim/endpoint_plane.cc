@@ -21,6 +21,10 @@ EndpointPlane::EndpointPlane(VirtualNetwork& network, const Topology& topology, 
   options.drain_after = absl::Milliseconds(150);
   endpoint_ = transfer::KvTransferEndpoint::Create(options, site.engine.arena(), *transport_);
   transport_->SetObserver(site.observer);
+  // As the transfer thread does (common/transfer/transfer_service.cc): what arrives must not be
+  // taken to come at the time of the last tick.
+  transport_->SetBeforeActivity(
+      [this, process = &site.process] { endpoint_->Tick(process->Now()); });
   transport_->SetOnActivity(std::move(site.on_activity));
 }
 

@@ -232,10 +232,10 @@ void AdmissionQueue::KeepRoom(Serial serial, Owner& owner, Walk& walk) {
   };
   if (walk.kept.size() >= kKeptMax || owner.Waited(serial) <= kKeepRoomAfter || contains(walk.kept))
     return;
-  const int64_t needed = owner.TokensToStore(serial);
+  const int64_t needed = owner.TokensToKeep(serial);
   if (needed >= walk.kept_least) return;
   walk.kept.push_back(serial);
-  walk.kept_least = needed;
+  if (needed > 0) walk.kept_least = needed;
   if (walk.resumes && kept_before_.size() < kKeptMax && !contains(kept_before_))
     kept_before_.push_back(serial);
   owner.KeepRoomFor(serial);

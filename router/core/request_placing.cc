@@ -17,10 +17,11 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
     const Sequence& sequence = *table_.sequences_.at(serial);
     const bool apart =
         table_.BesideOf(*sequence.group).has_value() || sequence.machine->AvoidsNodes(now_);
-    return apart ? 0 : TokensToStore(serial);
+    return apart ? 0 : sequence.machine->tokens_to_store();
   }
-  int64_t TokensToStore(Serial serial) override {
-    return table_.sequences_.at(serial)->machine->tokens_to_store();
+  int64_t TokensToKeep(Serial serial) override {
+    SequenceMachine& machine = *table_.sequences_.at(serial)->machine;
+    return machine.AvoidsNodes(now_) ? 0 : machine.tokens_to_store();
   }
   int64_t PromptTokens(Serial serial) override {
     return table_.sequences_.at(serial)->machine->tokens_to_place();

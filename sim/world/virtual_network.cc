@@ -155,6 +155,7 @@ void VirtualTransport::Disconnect(transfer::PeerId peer) {
 }
 
 void VirtualTransport::OnLost(const ConnectionRef& connection) {
+  BeforeActivity();
   transfer::PeerId lost;
   for (const auto& [peer, known] : connections_)
     if (known == connection) lost = peer;
@@ -213,6 +214,7 @@ void VirtualTransport::Send(transfer::PeerId peer, const v1::KvFrame& frame,
 void VirtualTransport::PostSent(uint64_t send_id, const absl::Status& status) {
   if (send_id == 0) return;
   process_.Post(absl::Microseconds(1), [this, send_id, status] {
+    BeforeActivity();
     EndSend(send_id, status);
     Activity();
   });
@@ -227,6 +229,8 @@ void VirtualTransport::EndSend(uint64_t send_id, const absl::Status& status) {
 }
 
 void VirtualTransport::OnHeader(const VirtualNetwork::PacketRef& packet) {
+  BeforeActivity();
+  if (!packet->connection->open) return Activity();
   const uint64_t receive_id = next_receive_++;
   std::optional<transfer::ScatterList> place;
   if (listener_ != nullptr)
@@ -245,6 +249,7 @@ void VirtualTransport::OnHeader(const VirtualNetwork::PacketRef& packet) {
 }
 
 void VirtualTransport::Land(uint64_t receive_id) {
+  BeforeActivity();
   const auto found = receives_.find(receive_id);
   if (found == receives_.end()) return;  // the connection ended before
   const VirtualNetwork::PacketRef packet = found->second.packet;

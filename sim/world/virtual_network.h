@@ -128,6 +128,10 @@ class VirtualTransport final : public transfer::KvTransport {
   void Wait(absl::Duration) override {}
   void Wake() override {}
 
+  // Called before anything reaches the listener or ends a send, so that the owner knows the time.
+  void SetBeforeActivity(absl::AnyInvocable<void()> before_activity) {
+    before_activity_ = std::move(before_activity);
+  }
   // Called after anything reached the listener, so that the owner can act on it.
   void SetOnActivity(absl::AnyInvocable<void()> on_activity) {
     on_activity_ = std::move(on_activity);
@@ -156,6 +160,9 @@ class VirtualTransport final : public transfer::KvTransport {
   void EndSend(uint64_t send_id, const absl::Status& status);
   void OnLost(const ConnectionRef& connection);
   void EndTraffic(const ConnectionRef& connection, const absl::Status& status);
+  void BeforeActivity() {
+    if (before_activity_) before_activity_();
+  }
   void Activity() {
     if (on_activity_) on_activity_();
   }
@@ -165,7 +172,7 @@ class VirtualTransport final : public transfer::KvTransport {
   const std::string address_;
   Listener* listener_ = nullptr;
   LandingObserver* observer_ = nullptr;
-  absl::AnyInvocable<void()> on_activity_;
+  absl::AnyInvocable<void()> before_activity_, on_activity_;
   std::map<transfer::PeerId, ConnectionRef> connections_;
   std::map<std::string, transfer::PeerId> by_address_;
   std::map<uint64_t, Receive> receives_;

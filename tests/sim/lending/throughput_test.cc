@@ -71,7 +71,7 @@ double TokensPerSecond(const Mix& mix, const std::vector<int64_t>& answered_us) 
 
 struct Figures {
   double rate = 0;
-  int64_t plans = 0, units = 0, links = 0;
+  int64_t plans = 0, units = 0;
 };
 
 Figures RunCores(const Mix& mix, bool lends, bool plans, int64_t lent_step_percent) {
@@ -81,8 +81,8 @@ Figures RunCores(const Mix& mix, bool lends, bool plans, int64_t lent_step_perce
   const SimReport report = RunSchedule(schedule);
   for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
   EXPECT_EQ(report.clients.done, mix.longs + mix.shorts);
-  return {TokensPerSecond(mix, report.answered_us), report.loans_planned, report.units_lent,
-          report.links_measured};
+  EXPECT_EQ(report.links_measured > 0, report.units_lent > 0) << "debtors tell of their links";
+  return {TokensPerSecond(mix, report.answered_us), report.loans_planned, report.units_lent};
 }
 
 TEST(LendingThroughput, OnMixesOfLongAndShortRequests) {
@@ -93,7 +93,6 @@ TEST(LendingThroughput, OnMixesOfLongAndShortRequests) {
          "long short slots | none  need  plan plan10 | model migr. | plan/none plan10/none "
          "plan/need plan/migr. plan10/migr. | plans units\n";
   double best_none = 0, best_migration = 0, best_need = 0;
-  int64_t lending = 0, measuring = 0;  // runs
   for (const Mix& mix : {Light(0, 380), Light(1, 300), Light(2, 220), Light(3, 150), Light(4, 20),
                          Medium(0, 70), Medium(1, 60), Medium(2, 45), Medium(3, 35)}) {
     const Figures none = RunCores(mix, false, false, 35), need = RunCores(mix, true, false, 35);
@@ -108,11 +107,6 @@ TEST(LendingThroughput, OnMixesOfLongAndShortRequests) {
         mix.longs, mix.shorts, mix.slots, none.rate, need.rate, plan.rate, plan10.rate, model,
         migration, plan.rate / none.rate, plan10.rate / none.rate, plan.rate / need.rate,
         plan.rate / migration, plan10.rate / migration, plan.plans, plan.units);
-    for (const Figures& run : {none, need, plan, plan10}) {
-      lending += run.units > 0;
-      measuring += run.links > 0;
-      EXPECT_LE(run.links > 0, run.units > 0);
-    }
     best_none = std::max(best_none, plan10.rate / none.rate);
     best_migration = std::max(best_migration, plan.rate / migration);
     best_need = std::max(best_need, plan.rate / need.rate);
@@ -122,9 +116,7 @@ TEST(LendingThroughput, OnMixesOfLongAndShortRequests) {
   }
   EXPECT_GT(best_none, 1.9);
   EXPECT_GT(best_migration, 1.2);
-  EXPECT_GT(best_need, 1.03);
-  // A loan whose last blocks leave without a wait is no sample of the link's rate.
-  EXPECT_GT(2 * measuring, lending) << "debtors tell of their links";
+  EXPECT_GT(best_need, 1.05);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ class Room : public AdmissionQueue::Owner {
     ++looked;
     return needs.at(serial);
   }
-  int64_t TokensToStore(Serial serial) override {
+  int64_t TokensToKeep(Serial serial) override {
     const auto own = stores.find(serial);
     return own == stores.end() ? needs.at(serial) : own->second;
   }
@@ -89,7 +89,7 @@ class Tenants : public AdmissionQueue::Owner {
   }
 
   int64_t TokensNeeded(Serial) override { return 1; }
-  int64_t TokensToStore(Serial) override { return 1; }
+  int64_t TokensToKeep(Serial) override { return 1; }
   int64_t PromptTokens(Serial serial) override { return CostOf(serial); }
   AdmissionQueue::Attempt TryToPlace(Serial) override {
     if (places > 0) return {};

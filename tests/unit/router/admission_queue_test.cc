@@ -207,6 +207,17 @@ TEST(AdmissionQueue, OneNodeIsKeptForThoseThatNeedAsMuchOfIt) {
   }
 }
 
+// A node that is kept for one sequence may be among those that another avoids.
+TEST(AdmissionQueue, EachSequenceThatAvoidsNodesHasOneKept) {
+  AdmissionQueue queue;
+  Room room;
+  room.room = -1;
+  room.waited = absl::Seconds(30);
+  Fill(queue, room, {0, 300, 0, 300, 200});
+  queue.PlaceAll(room);
+  EXPECT_EQ(room.kept, (std::vector<Serial>{1, 2, 3, 5}));
+}
+
 // A request may fail while a walk runs. No node is kept for its sequences afterwards.
 TEST(AdmissionQueue, NoNodeIsKeptForOneThatHasLeftDuringTheWalk) {
   class Fails final : public Room {
