@@ -3,7 +3,9 @@
 // nodes whose pools hold one partition and 32 tokens: each full partition has to be lent before its
 // sequence can grow by 33 tokens more. Tokens, log-probabilities and texts are the bits of a node
 // that holds everything and lends nothing. Each answer's route, and the nodes' metrics, say that
-// as many partitions were lent as had to be.
+// as many partitions were lent as had to be. The same for the portable classes, whose debtors and
+// creditors compute the same bits with other instructions, and for a sequence whose partitions make
+// more than one group (16 partitions).
 #include <algorithm>
 #include <cstdio>
 #include <random>
@@ -11,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "kernels/api/backend.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/models.h"
 #include "tests/testing/process_fleet.h"
@@ -20,7 +23,7 @@
 namespace tandem::testing {
 namespace {
 
-constexpr int kRequests = 200, kVocabulary = 49152;
+constexpr int kVocabulary = 49152;
 constexpr int kBlockTokens = 32, kPartitionTokens = 256;
 constexpr int kPoolBlocks = kPartitionTokens / kBlockTokens + 1;
 constexpr int kPoolTokens = kPoolBlocks * kBlockTokens;
@@ -30,12 +33,12 @@ constexpr int kBefore = 10, kAfter = 40;
 constexpr int kAnswerMax = 16;
 
 // Most cross one border, one in twenty three of them. Prompts of a family begin alike.
-std::vector<v1::GenerateRequest> RandomRequests(std::mt19937_64& random) {
+std::vector<v1::GenerateRequest> RandomRequests(std::mt19937_64& random, size_t count) {
   std::vector<std::vector<int>> families(kFamilies);
   for (auto& family : families)
     for (int i = 0; i < kBordersMax * kPartitionTokens; ++i)
       family.push_back(static_cast<int>(random() % kVocabulary));
-  std::vector<v1::GenerateRequest> requests(kRequests);
+  std::vector<v1::GenerateRequest> requests(count);
   for (v1::GenerateRequest& request : requests) {
     const uint64_t kind = random() % 20;
     const int borders = kind < 16 ? 1 : kind < 19 ? 2 : kBordersMax;
@@ -93,54 +96,63 @@ int64_t Metric(const std::string& router, const std::string& name) {
   return sum;
 }
 
+// The instruction-set classes of the nodes.
+struct Classes {
+  std::string whole = "auto", debtors = "auto", creditors = "auto";
+};
+
 // Decode nodes of one partition, and prefill nodes that compute nothing and lend: affinity leaves
 // prompts of up to --local-prefill-tokens to decode nodes, whatever that costs.
-std::unique_ptr<ProcessFleet> StartLenders(const std::string& model) {
+std::unique_ptr<ProcessFleet> StartLenders(const std::string& model, const Classes& classes) {
   const std::string model_flag = "--model=" + model;
   auto fleet = ProcessFleet::Start({model_flag, "--placement=affinity",
                                     "--local-prefill-tokens=100000", "--heartbeat-interval=100ms"});
   EXPECT_OK(fleet.status());
   if (!fleet.ok()) return nullptr;
-  const auto start = [&](const char* kind, const char* id, int blocks, const char* lent) {
+  const auto start = [&](const char* kind, const char* id, int blocks, const std::string& isa) {
     EXPECT_OK((*fleet)->StartNode(kind, id,
                                   {model_flag, absl::StrCat("--block-tokens=", kBlockTokens),
                                    absl::StrCat("--kv-blocks=", blocks), "--threads=1",
-                                   absl::StrCat("--lend-fraction=", lent)}));
+                                   "--lend-fraction=0.9", "--isa=" + isa}));
   };
-  for (const char* id : {"prefill-0", "prefill-1"}) start("prefill", id, 256, "0.9");
-  for (const char* id : {"decode-0", "decode-1"}) start("decode", id, kPoolBlocks, "0.9");
+  for (const char* id : {"prefill-0", "prefill-1"}) start("prefill", id, 256, classes.creditors);
+  for (const char* id : {"decode-0", "decode-1"}) start("decode", id, kPoolBlocks, classes.debtors);
   const absl::Status joined = (*fleet)->AwaitJoined();
   EXPECT_OK(joined);
   return joined.ok() ? *std::move(fleet) : nullptr;
 }
 
-TEST(LentBorders, EveryFullPartitionIsLentAndNoBitChanges) {
-  TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
+std::mt19937_64 PrintedSeed() {
   const uint64_t seed = std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
-  const std::vector<v1::GenerateRequest> requests = RandomRequests(random);
+  return std::mt19937_64(seed);
+}
 
-  auto whole =
-      TestCluster::Start({"--model=" + path, "--prefill=0", "--decode=1",
+// The answers of a node that lends nothing.
+std::vector<Answer> Unlent(const std::string& model, const Classes& classes,
+                           const std::vector<v1::GenerateRequest>& requests) {
+  const auto whole =
+      TestCluster::Start({"--model=" + model, "--prefill=0", "--decode=1", "--isa=" + classes.whole,
                           absl::StrCat("--block-tokens=", kBlockTokens), "--kv-blocks=1000"});
-  ASSERT_OK(whole.status());
-  absl::Time began = absl::Now();
-  const std::vector<Answer> expected = ServeAll((*whole)->client(), requests, 4);
+  EXPECT_OK(whole.status());
+  if (!whole.ok()) return {};
+  const absl::Time began = absl::Now();
+  std::vector<Answer> answers = ServeAll((*whole)->client(), requests, 4);
   std::printf("unlent: %.1f s\n", absl::ToDoubleSeconds(absl::Now() - began));
   EXPECT_EQ((*whole)->Stop(), "exit code 0");
+  return answers;
+}
 
-  const auto lenders = StartLenders(path);
-  ASSERT_NE(lenders, nullptr);
-  began = absl::Now();
-  const std::vector<Answer> answers = ServeAll(lenders->client(), requests, 2);
-  std::printf("lent: %.1f s\n", absl::ToDoubleSeconds(absl::Now() - began));
+// Returns how many partitions had to be lent.
+int64_t ExpectLentAndEqual(const std::vector<v1::GenerateRequest>& requests,
+                           const std::vector<Answer>& answers,
+                           const std::vector<Answer>& expected) {
   int64_t lent_at_least = 0;
-  for (int i = 0; i < kRequests; ++i) {
+  for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(absl::StrCat("request ", i, ": ", requests[i].tokens().ids_size(),
                               " prompt tokens, ", requests[i].stop().max_tokens(), " at most"));
-    ASSERT_OK(expected[i].status);
-    ASSERT_OK(answers[i].status);
+    EXPECT_OK(expected[i].status);
+    EXPECT_OK(answers[i].status);
     EXPECT_EQ(answers[i].tokens, expected[i].tokens);
     EXPECT_EQ(answers[i].logprobs, expected[i].logprobs);
     EXPECT_EQ(answers[i].text, expected[i].text);
@@ -149,7 +161,20 @@ TEST(LentBorders, EveryFullPartitionIsLentAndNoBitChanges) {
     EXPECT_GE(answers[i].finished.route().lent().tokens_max(), partitions * kPartitionTokens);
     lent_at_least += partitions;
   }
-  EXPECT_GT(lent_at_least, kRequests / 4);
+  return lent_at_least;
+}
+
+void ExpectNoBitChanges(const std::string& model, const Classes& classes,
+                        const std::vector<v1::GenerateRequest>& requests) {
+  const std::vector<Answer> expected = Unlent(model, classes, requests);
+  ASSERT_EQ(expected.size(), requests.size());
+  const auto lenders = StartLenders(model, classes);
+  ASSERT_NE(lenders, nullptr);
+  const absl::Time began = absl::Now();
+  const std::vector<Answer> answers = ServeAll(lenders->client(), requests, 2);
+  std::printf("lent: %.1f s\n", absl::ToDoubleSeconds(absl::Now() - began));
+  const int64_t lent_at_least = ExpectLentAndEqual(requests, answers, expected);
+  EXPECT_GT(lent_at_least, static_cast<int64_t>(requests.size()) / 4);
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   const char* const kLent = "tandem_node_partitions_lent_total";
   int64_t lent = 0;
@@ -160,6 +185,40 @@ TEST(LentBorders, EveryFullPartitionIsLentAndNoBitChanges) {
   EXPECT_GE(lent, lent_at_least);
   EXPECT_GT(Metric(lenders->http_address(), "tandem_node_lending_answers_total"), 0);
   EXPECT_EQ(Metric(lenders->http_address(), "tandem_node_loans_lost_total"), 0);
+}
+
+TEST(LentBorders, EveryFullPartitionIsLentAndNoBitChanges) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
+  std::mt19937_64 random = PrintedSeed();
+  ExpectNoBitChanges(path, {}, RandomRequests(random, 200));
+}
+
+TEST(LentBorders, PortableClassesLendToEachOther) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
+  for (const char* isa : {"avx2", "avx512"}) {
+    kernels::IsaClass parsed = kernels::IsaClass::kRef;
+    ASSERT_TRUE(kernels::ParseIsaClass(isa, &parsed));
+    if (kernels::FindBackend(parsed) == nullptr) GTEST_SKIP() << "this processor lacks " << isa;
+  }
+  std::mt19937_64 random = PrintedSeed();
+  const std::vector<v1::GenerateRequest> requests = RandomRequests(random, 24);
+  ExpectNoBitChanges(path, {.whole = "avx2", .debtors = "avx512", .creditors = "avx2"}, requests);
+  ExpectNoBitChanges(path, {.whole = "avx512", .debtors = "avx2", .creditors = "avx512"}, requests);
+}
+
+// Of 18 partitions, at most one of which is not lent.
+TEST(LentBorders, ASequenceOfMoreThanOneGroupOfPartitions) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
+  std::mt19937_64 random = PrintedSeed();
+  std::vector<v1::GenerateRequest> requests = RandomRequests(random, 2);
+  for (v1::GenerateRequest& request : requests) {
+    while (request.tokens().ids_size() < 17 * kPartitionTokens)
+      request.mutable_tokens()->add_ids(static_cast<int>(random() % kVocabulary));
+    request.mutable_stop()->set_max_tokens(60);
+  }
+  requests[0].mutable_sampling()->set_temperature(0.8);
+  requests[1].mutable_sampling()->set_temperature(0);
+  ExpectNoBitChanges(path, {}, requests);
 }
 
 }  // namespace
