@@ -25,7 +25,7 @@ struct ChatOptions {
   LengthRange first_tokens = {512, 512};    // of a chat's first message
   LengthRange message_tokens = {128, 128};  // of each later message
   LengthRange answer_tokens = {128, 128};
-  LengthRange token_ids = {33, 126};
+  LengthRange token_ids = kAnyModelsTokenIds;
   uint64_t seed = 1;
 };
 

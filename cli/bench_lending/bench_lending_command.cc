@@ -42,9 +42,11 @@ class BenchLendingCommand final : public ClusterBenchCommand {
                 "What to measure, of contexts (the longest prompt of 1, 2, 4 and so on nodes), "
                 "slowdown (one answer whose KV is partly lent, beside one node with all of it: a "
                 "gap for each token; tokens that came together share the gap before them), "
-                "mix (loads with some long requests, on nodes that lend and on nodes that do not).",
+                "mix (loads with some long requests, on nodes that lend and on nodes that do not), "
+                "skew (long requests fill all nodes but some, and short ones come at once: tokens "
+                "a second until these are answered).",
                 {.group = load});
-    schema_.Add("rounds", &options_.rounds, "Runs of each, alternately, for slowdown and mix.",
+    schema_.Add("rounds", &options_.rounds, "Runs of each, alternately; not for contexts.",
                 {.min = 1, .max = 1000, .group = load});
     schema_.Add("context-pools", &options_.context_pools,
                 "Slowdown: where the answer's context ends, in pools of one node.",
@@ -63,6 +65,10 @@ class BenchLendingCommand final : public ClusterBenchCommand {
                 "Mix: shares of long requests. A long one takes 0.5 to 0.9 pools of one node, a "
                 "short one up to an eighth.",
                 {.group = load});
+    schema_.Add("skew-requests", &options_.skew_requests,
+                "Skew: short requests (6 tokens, then 10 of answer) for each node without a long "
+                "one, which fills a pool, a twenty-fifth part of it with its answer.",
+                {.min = 1, .max = 10'000, .unit = "requests", .group = load});
     schema_.Add("seed", &seed_, "Decides prompts and lengths, equal on both kinds of nodes.",
                 {.min = 0, .group = load});
     RegisterResultFiles(schema_, results_);
@@ -88,9 +94,9 @@ class BenchLendingCommand final : public ClusterBenchCommand {
 
   absl::Status Plan() override {
     for (const std::string& part : parts_) {
-      if (part != "contexts" && part != "slowdown" && part != "mix") {
+      if (part != "contexts" && part != "slowdown" && part != "mix" && part != "skew") {
         return absl::InvalidArgumentError(
-            absl::StrCat("parts: \"", part, "\", expected contexts, slowdown or mix"));
+            absl::StrCat("parts: \"", part, "\", expected contexts, slowdown, mix or skew"));
       }
     }
     if (up_.node.kv.blocks == 0) {
@@ -122,6 +128,12 @@ class BenchLendingCommand final : public ClusterBenchCommand {
     }
     options_.up = up_;
     options_.seed = static_cast<uint64_t>(seed_);
+    if (Measures("skew") && options_.pool_tokens() < 100) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parts: skew needs pools of at least 100 "
+                       "tokens, these have ",
+                       options_.pool_tokens()));
+    }
     if (Measures("slowdown") && options_.slowdown_tokens >= options_.pool_tokens()) {
       return absl::InvalidArgumentError(absl::StrCat("slowdown-tokens: ", options_.slowdown_tokens,
                                                      ", expected fewer than the ",
@@ -147,6 +159,9 @@ class BenchLendingCommand final : public ClusterBenchCommand {
     if (Measures("mix")) {
       ASSIGN_OR_RETURN(report.mixes, bench.Mixes());
     }
+    if (Measures("skew")) {
+      ASSIGN_OR_RETURN(report.skews, bench.Skews());
+    }
     return PublishResult(
         results_, FormatLendingTable(report), [&] { return FormatLendingJson(report); },
         [&] { return FormatLendingHtml(report); });
@@ -169,7 +184,7 @@ class BenchLendingCommand final : public ClusterBenchCommand {
   }
 
   LendingBenchOptions options_;
-  std::vector<std::string> parts_ = {"contexts", "slowdown", "mix"};
+  std::vector<std::string> parts_ = {"contexts", "slowdown", "mix", "skew"};
   std::vector<std::string> long_shares_ = {"0.02", "0.1", "0.3"};
   int64_t seed_ = 1;
 };

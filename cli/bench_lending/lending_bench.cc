@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench_lending/mixed_workload.h"
+#include "cli/bench_lending/skewed_load.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
@@ -223,6 +224,43 @@ absl::StatusOr<std::vector<LendingMix>> LendingBench::Mixes() {
   lending->Drain();
   alone->Drain();
   return mixes;
+}
+
+absl::StatusOr<std::vector<LendingSkew>> LendingBench::Skews() {
+  const int64_t blocks = options_.up.node.kv.blocks;
+  ASSIGN_OR_RETURN(const auto alone, Start(options_.up.decode, blocks, /*lend=*/false));
+  ASSIGN_OR_RETURN(const auto lending, Start(options_.up.decode, blocks, /*lend=*/true));
+  std::vector<LendingSkew> skews;
+  for (int64_t long_ones = 1; long_ones < options_.up.decode; ++long_ones) {
+    LendingSkew skew{.long_ones = long_ones,
+                     .short_ones = options_.skew_requests * (options_.up.decode - long_ones)};
+    announce_(absl::StrCat("a load of ", long_ones, " long and ", skew.short_ones, " short ones"));
+    std::vector<double> rates[2];
+    for (int64_t round = 0; round < options_.rounds; ++round) {
+      for (const bool lend : {round % 2 != 0, round % 2 == 0}) {
+        SkewedLoad load({.long_ones = long_ones,
+                         .short_ones = skew.short_ones,
+                         .pool_tokens = options_.pool_tokens(),
+                         .seed = options_.seed + static_cast<uint64_t>(round * 64 + long_ones)});
+        ASSIGN_OR_RETURN(const LoadResult result,
+                         (lend ? *lending : *alone)
+                             .Run({.requests = long_ones + skew.short_ones,
+                                   .next_gap = [&load] { return load.NextGap(); },
+                                   .concurrency = 0},
+                                  load, IgnoreProgress));
+        rates[lend].push_back(SkewedTokensPerSecond(result.records, long_ones));
+        (lend ? skew.lending_failed : skew.alone_failed) +=
+            std::count_if(result.records.begin(), result.records.end(),
+                          [](const RequestRecord& record) { return !record.ok(); });
+      }
+    }
+    skew.alone = Describe(std::move(rates[false])).p50;
+    skew.lending = Describe(std::move(rates[true])).p50;
+    skews.push_back(skew);
+  }
+  lending->Drain();
+  alone->Drain();
+  return skews;
 }
 
 }  // namespace tandem::cli

@@ -36,6 +36,8 @@ struct LendingBenchOptions {
   int64_t mix_concurrency = 8;
   std::vector<double> long_shares = {0.02, 0.1, 0.3};
   double long_pools_min = 0.5, long_pools_max = 0.9;
+  // Skew: short requests for each node that has no long one (skewed_load.h).
+  int64_t skew_requests = 112;
 
   // Tokens that the pool of one node holds.
   int64_t pool_tokens() const { return up.node.kv.blocks * up.node.kv.block_tokens; }
@@ -77,6 +79,14 @@ struct LendingMix {
   LoadSummary alone, lending;
 };
 
+// One load (skewed_load.h), on nodes that do not lend and on nodes that do. Tokens a second are the
+// median of the rounds.
+struct LendingSkew {
+  int64_t long_ones = 0, short_ones = 0;         // of a round
+  double alone = 0, lending = 0;                 // tokens a second
+  int64_t alone_failed = 0, lending_failed = 0;  // requests of all rounds
+};
+
 class LendingBench {
  public:
   using Announce = std::function<void(const std::string&)>;
@@ -95,6 +105,8 @@ class LendingBench {
   absl::StatusOr<std::vector<LongestContext>> Contexts();
   absl::StatusOr<LendingSlowdown> Slowdown();
   absl::StatusOr<std::vector<LendingMix>> Mixes();
+  // With one long request, two, and so on to one less than nodes.
+  absl::StatusOr<std::vector<LendingSkew>> Skews();
 
  private:
   // `nodes` decode nodes with `blocks` blocks each; they lend, or not. `creditor_blocks`: not 0: a

@@ -45,6 +45,30 @@ std::string PlacesChart(const std::vector<KvPlace>& places) {
                     .series = {std::move(here), std::move(lent)}});
 }
 
+std::string SkewTable(const std::vector<LendingSkew>& skews) {
+  std::string text =
+      absl::StrFormat("\n%10s %10s %16s %6s %16s %6s %7s\n", "LONG ONES", "SHORT", "ALONE TOKENS/S",
+                      "FAILED", "LENDING TOKENS/S", "FAILED", "RATIO");
+  for (const LendingSkew& skew : skews) {
+    absl::StrAppendFormat(&text, "%10d %10d %16.1f %6d %16.1f %6d %7.2f\n", skew.long_ones,
+                          skew.short_ones, skew.alone, skew.alone_failed, skew.lending,
+                          skew.lending_failed, RatioOf(skew.lending, skew.alone));
+  }
+  return text;
+}
+
+std::string SkewChart(const LendingReport& report) {
+  Series alone{.name = "alone", .points = {}}, lending{.name = "lending", .points = {}};
+  for (const LendingSkew& skew : report.skews) {
+    alone.points.emplace_back(skew.long_ones, skew.alone);
+    lending.points.emplace_back(skew.long_ones, skew.lending);
+  }
+  return DrawChart({.title = "Throughput beside long requests",
+                    .x_label = "nodes with a long request",
+                    .y_label = "output tokens/s",
+                    .series = {std::move(alone), std::move(lending)}});
+}
+
 std::string MixChart(const LendingReport& report) {
   Series alone{.name = "alone", .points = {}}, lending{.name = "lending", .points = {}};
   for (const LendingMix& mix : report.mixes) {
@@ -101,12 +125,13 @@ std::string FormatLendingTable(const LendingReport& report) {
           RatioOf(mix.lending.output_tokens_per_second, mix.alone.output_tokens_per_second));
     }
   }
+  if (!report.skews.empty()) text += SkewTable(report.skews);
   return text;
 }
 
 std::string FormatLendingJson(const LendingReport& report) {
   router::Json settings = router::Json::object(), contexts = router::Json::array(),
-               mixes = router::Json::array(), slowdown = nullptr;
+               mixes = router::Json::array(), skews = router::Json::array(), slowdown = nullptr;
   for (const auto& [name, value] : report.settings) settings[name] = value;
   for (const LongestContext& context : report.contexts) {
     contexts.push_back({{"nodes", context.nodes},
@@ -129,11 +154,21 @@ std::string FormatLendingJson(const LendingReport& report) {
                      {"alone", LoadJson(mix.alone)},
                      {"lending", LoadJson(mix.lending)}});
   }
+  for (const LendingSkew& skew : report.skews) {
+    skews.push_back({{"long_ones", skew.long_ones},
+                     {"short_ones", skew.short_ones},
+                     {"alone_tokens_per_second", skew.alone},
+                     {"alone_failed", skew.alone_failed},
+                     {"lending_tokens_per_second", skew.lending},
+                     {"lending_failed", skew.lending_failed},
+                     {"ratio", RatioOf(skew.lending, skew.alone)}});
+  }
   return router::JsonText({{"settings", std::move(settings)},
                            {"pool_tokens", report.pool_tokens},
                            {"contexts", std::move(contexts)},
                            {"slowdown", std::move(slowdown)},
-                           {"mixes", std::move(mixes)}}) +
+                           {"mixes", std::move(mixes)},
+                           {"skews", std::move(skews)}}) +
          "\n";
 }
 
@@ -144,6 +179,7 @@ std::string FormatLendingHtml(const LendingReport& report) {
   if (report.slowdown.has_value() && !report.slowdown->places.empty())
     body += PlacesChart(report.slowdown->places);
   if (!report.mixes.empty()) body += MixChart(report);
+  if (!report.skews.empty()) body += SkewChart(report);
   return ReportPage("tandem bench lending", body);
 }
 

@@ -18,11 +18,12 @@ struct LendingReport {
   std::vector<LongestContext> contexts;
   std::optional<LendingSlowdown> slowdown;
   std::vector<LendingMix> mixes;
+  std::vector<LendingSkew> skews;
 };
 
 // For a terminal of 80 columns.
 std::string FormatLendingTable(const LendingReport& report);
-// One object: "settings", "pool_tokens", "contexts", "slowdown", "mixes".
+// One object: "settings", "pool_tokens", "contexts", "slowdown", "mixes", "skews".
 std::string FormatLendingJson(const LendingReport& report);
 // It is well-formed XML too.
 std::string FormatLendingHtml(const LendingReport& report);

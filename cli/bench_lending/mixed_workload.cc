@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace tandem::cli {
-namespace {
-
-// Token ids that every model has.
-constexpr LengthRange kTokenIds = {33, 126};
-
-}  // namespace
 
 LoadRequest MixedWorkload::Next() {
   LoadRequest request;
@@ -21,7 +15,7 @@ LoadRequest MixedWorkload::Next() {
       DrawLength(is_long ? options_.long_tokens : options_.short_tokens, *random_);
   request.max_tokens = std::max(1, tokens / 2);
   for (int32_t i = request.max_tokens; i < tokens; ++i) {
-    request.tokens.push_back(DrawLength(kTokenIds, *random_));
+    request.tokens.push_back(DrawLength(kAnyModelsTokenIds, *random_));
   }
   request.seed = options_.seed + static_cast<uint64_t>(request.index);
   return request;

@@ -17,6 +17,9 @@ struct LengthRange {
   int32_t max = 1;
 };
 
+// Token ids that every model has.
+inline constexpr LengthRange kAnyModelsTokenIds = {33, 126};
+
 // "512" or "128..1024". kInvalidArgument names `flag`.
 absl::StatusOr<LengthRange> ParseLengthRange(absl::string_view flag, absl::string_view text);
 

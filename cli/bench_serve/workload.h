@@ -36,7 +36,7 @@ struct WorkloadOptions {
   bool sharegpt_like = false;  // lengths from kShareGptPrompts and kShareGptAnswers instead
   bool as_text = false;        // words instead of token ids
   double tokens_per_word = 1;  // how many tokens the server makes of a word
-  LengthRange token_ids = {33, 126};
+  LengthRange token_ids = kAnyModelsTokenIds;
   int32_t shared_prefix_tokens = 0;  // tokens at the start that requests of one prefix share
   int32_t prefixes = 1;
   int32_t turns = 1;  // of a conversation

@@ -20,7 +20,7 @@ namespace tandem::cli {
 class TraceWorkload final : public Workload {
  public:
   struct Options {
-    LengthRange token_ids = {33, 126};  // that prompts are made of
+    LengthRange token_ids = kAnyModelsTokenIds;  // that prompts are made of
     // Prompts have this part of the trace's tokens, and blocks as well: 512 / shrink tokens.
     int32_t shrink = 1;
     uint64_t seed = 1;

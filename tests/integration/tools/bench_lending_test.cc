@@ -11,12 +11,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(BenchLending, MeasuresContextSlowdownAndMixes) {
+TEST(BenchLending, MeasuresContextSlowdownMixesAndSkew) {
   // 640 tokens a node, of which it lends two units of 256.
   const ProgramRun run =
       RunProgram({"tandem", "bench", "lending", "--engine=hash", "--decode=2", "--kv-blocks=40",
                   "--block-tokens=16", "--context-pools=1.5", "--slowdown-tokens=32", "--rounds=2",
-                  "--mix-requests=10", "--long-shares=0,0.2", "--json=-", "--no-progress"});
+                  "--mix-requests=10", "--long-shares=0,0.2", "--skew-requests=8",
+                  "--hash-step-time=5ms", "--json=-", "--no-progress"});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   const auto report = nlohmann::json::parse(run.output.substr(run.output.find("{\"settings")));
   EXPECT_EQ(report["pool_tokens"], 640);
@@ -33,6 +34,13 @@ TEST(BenchLending, MeasuresContextSlowdownAndMixes) {
     EXPECT_EQ(mix["alone"]["answered"], 20) << mix;
     EXPECT_EQ(mix["lending"]["answered"], 20) << mix;
   }
+  ASSERT_EQ(report["skews"].size(), 1u);
+  const auto& skew = report["skews"][0];
+  EXPECT_EQ(skew["long_ones"], 1);
+  EXPECT_EQ(skew["short_ones"], 8);
+  EXPECT_EQ(skew["alone_failed"].get<int>() + skew["lending_failed"].get<int>(), 0) << skew;
+  EXPECT_GT(skew["alone_tokens_per_second"].get<double>(), 0);
+  EXPECT_GT(skew["lending_tokens_per_second"].get<double>(), 0);
 }
 
 TEST(BenchLending, OneLargerCreditorHoldsAWholePool) {
@@ -49,13 +57,15 @@ TEST(BenchLending, OneLargerCreditorHoldsAWholePool) {
 }
 
 TEST(BenchLending, WrongUseIsSaid) {
-  const auto refused = [](const std::string& flag, const std::string& word) {
-    const ProgramRun run = RunProgram({"tandem", "bench", "lending", flag});
+  const auto refused = [](const std::string& flag, const std::string& word,
+                          const std::string& parts = "contexts,slowdown,mix") {
+    const ProgramRun run = RunProgram({"tandem", "bench", "lending", "--parts=" + parts, flag});
     EXPECT_EQ(run.exit_code, 2) << flag;
     EXPECT_THAT(run.output, HasSubstr(word)) << flag;
   };
-  refused("--parts=throughput", "expected contexts, slowdown or mix");
+  refused("--decode=2", "expected contexts, slowdown, mix or skew", "throughput");
   refused("--decode=1", "no other node to borrow from");
+  refused("--kv-blocks=2", "skew needs pools of at least 100", "skew");
   refused("--kv-blocks=0", "small enough to be outgrown");
   refused("--context-pools=9", "expected at most 2.12");
   refused("--creditor-blocks=8", "expected at most 1");

@@ -103,6 +103,13 @@ LendingReport Report() {
                                     .places = {{.here_tokens = 512},
                                                {.here_tokens = 768, .lent_tokens = 256},
                                                {.here_tokens = 800, .lent_tokens = 1200}}};
+  report.skews = {{.long_ones = 1, .short_ones = 336, .alone = 1054.9, .lending = 1315.6},
+                  {.long_ones = 3,
+                   .short_ones = 112,
+                   .alone = 480,
+                   .lending = 1200,
+                   .alone_failed = 2,
+                   .lending_failed = 1}};
   return report;
 }
 
@@ -111,6 +118,9 @@ TEST(LendingReport, TheTableSaysHowMuchWasLentAtTheEnd) {
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(table, '\n')))
     EXPECT_LE(line.size(), 80u) << line;
   EXPECT_THAT(table, HasSubstr("KV with creditors, at the end           60% of 2000 tokens\n"));
+  EXPECT_THAT(table,
+              HasSubstr("         3        112            480.0      2           1200.0      1"
+                        "    2.50\n"));
   LendingReport unseen = Report();
   unseen.slowdown->places.clear();
   EXPECT_THAT(FormatLendingTable(unseen), Not(HasSubstr("KV with creditors")));
@@ -123,6 +133,9 @@ TEST(LendingReport, JsonHoldsEachLook) {
   ASSERT_EQ(places.size(), 3u);
   EXPECT_EQ(places[2]["here_tokens"], 800);
   EXPECT_EQ(places[2]["lent_tokens"], 1200);
+  ASSERT_EQ(json["skews"].size(), 2u);
+  EXPECT_EQ(json["skews"][1]["ratio"], 2.5);
+  EXPECT_EQ(json["skews"][1]["alone_failed"], 2);
 }
 
 TEST(LendingReport, ThePageIsWellFormedAndDrawsWhereTheKvLies) {
@@ -132,8 +145,10 @@ TEST(LendingReport, ThePageIsWellFormedAndDrawsWhereTheKvLies) {
   ASSERT_NO_THROW(boost::property_tree::read_xml(page, tree));
   EXPECT_THAT(html, HasSubstr("Where the KV of one answer lies"));
   EXPECT_THAT(html, HasSubstr("with creditors"));
+  EXPECT_THAT(html, HasSubstr("Throughput beside long requests"));
   LendingReport unseen = Report();
   unseen.slowdown->places.clear();
+  unseen.skews.clear();
   EXPECT_THAT(FormatLendingHtml(unseen), Not(HasSubstr("<svg")));
 }
 
