@@ -109,7 +109,8 @@ class AdmissionQueue {
     // tried even if others found no room.
     virtual int64_t TokensNeeded(Serial serial) = 0;
     // Tokens that a node that is kept for it must come to have room for. One node is kept for all
-    // that need as many. 0: it avoids nodes, so a node that is kept for another may be no use to it.
+    // that need as many. 0: it avoids nodes, so a node that is kept for another may be no use to
+    // it.
     virtual int64_t TokensToKeep(Serial serial) = 0;
     // Tokens of its prompt, whether a node holds them or not.
     virtual int64_t PromptTokens(Serial serial) = 0;
