@@ -96,8 +96,18 @@ void SimClients::Ask(Client& client) {
     if (status.code() == absl::StatusCode::kInvalidArgument)
       log_.Violate("stream",
                    absl::StrCat(client.input.id.value(), " was refused: ", status.ToString()));
+    WasRefused(client, status);
     AskLater(client, kRetryDelay, /*elsewhere=*/false);
   });
+}
+
+bool SimClients::WasRefused(Client& client, const absl::Status& status) {
+  if (client.request.refuse_late == 0 || client.input.tier == nullptr ||
+      !absl::IsResourceExhausted(status))
+    return false;
+  client.input.tier = nullptr;
+  ++counts_.refused;
+  return true;
 }
 
 void SimClients::Cancel(Client& client) {
@@ -138,7 +148,7 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
     const absl::Status& status = failed->status;
     for (StreamChecker& checker : client.checkers) checker.OnFailed(status);
     if (log_.timeline()) log_.Note(-1, absl::StrCat(id.value(), " failed: ", status.ToString()));
-    ++counts_.failed;
+    if (!WasRefused(client, status)) ++counts_.failed;
     AskLater(client, kRetryDelay, /*elsewhere=*/true);
   }
 }

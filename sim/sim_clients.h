@@ -19,7 +19,8 @@ struct ClientCounts {
   int64_t ids_reused = 0;  // requests under the id of one that was cancelled or is done
   int64_t turns = 0;       // of these: they went on from an answer
   int64_t asked_again = 0;
-  int64_t failed = 0;  // RequestFailed events
+  int64_t failed = 0;   // RequestFailed events, but for those of late requests
+  int64_t refused = 0;  // as late (SimRequest::refuse_late)
 };
 
 class SimClients {
@@ -63,6 +64,8 @@ class SimClients {
     int64_t answered_us = 0;  // when it had the whole answer
     absl::Time last_news;
   };
+  // Whether the client was refused as late. It has no goals any more.
+  bool WasRefused(Client& client, const absl::Status& status);
   void AskLater(Client& client, absl::Duration delay, bool elsewhere);
   void Ask(Client& client);
   void Cancel(Client& client);

@@ -42,6 +42,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.clients.turns += run.clients.turns;
   total.clients.asked_again += run.clients.asked_again;
   total.clients.failed += run.clients.failed;
+  total.clients.refused += run.clients.refused;
   for (size_t fault = 0; fault < run.coverage.size(); ++fault)
     for (size_t state = 0; state < kMachineStates.size(); ++state)
       total.coverage[fault][state] += run.coverage[fault][state];
@@ -105,8 +106,9 @@ std::string ToText(const SwarmReport& report) {
   const double seconds = std::max(1e-9, absl::ToDoubleSeconds(report.took));
   std::string text = absl::StrFormat(
       "%d schedules in %.1f s (%.0f a second), %d events, %.0f s of virtual time\n"
-      "%d requests: %d answered, %d cancelled, %d failed and asked again among %d retries; %d "
-      "faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated by drains, %d "
+      "%d requests: %d answered, %d cancelled, %d refused as late, %d failed and asked again among "
+      "%d retries; %d faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated "
+      "by drains, %d "
       "fetched for prompts, %d read from storage (%d of them "
       "from host memory); %d tokens of blocks that are not full fetched\n"
       "%d units of running sequences lent; %d loans moved, %d came home, %d were lost, %d were "
@@ -116,12 +118,13 @@ std::string ToText(const SwarmReport& report) {
       "%d schedules violated an invariant\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,
       static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,
-      report.clients.cancelled, report.clients.failed, report.clients.asked_again, report.faults,
-      report.sequences_moved, report.kv_tokens_moved, report.blocks_adopted, report.blocks_fetched,
-      report.blocks_loaded, report.blocks_read_from_host, report.part_tokens_fetched,
-      report.units_lent, report.loans_moved, report.loans_home, report.loans_lost,
-      report.loans_taken_over, report.loans_planned, report.rebuilds_begun, report.rebuilds_done,
-      report.rows_rebuilt, report.units_regained, report.failures.size());
+      report.clients.cancelled, report.clients.refused, report.clients.failed,
+      report.clients.asked_again, report.faults, report.sequences_moved, report.kv_tokens_moved,
+      report.blocks_adopted, report.blocks_fetched, report.blocks_loaded,
+      report.blocks_read_from_host, report.part_tokens_fetched, report.units_lent,
+      report.loans_moved, report.loans_home, report.loans_lost, report.loans_taken_over,
+      report.loans_planned, report.rebuilds_begun, report.rebuilds_done, report.rows_rebuilt,
+      report.units_regained, report.failures.size());
   for (const SwarmReport::Failure& failure : report.failures)
     absl::StrAppend(&text, "  seed ", failure.seed, " at ", failure.violation.at_us, " us, ",
                     failure.violation.checker, ": ", failure.violation.what, "\n");

@@ -98,6 +98,13 @@ router::RequestInput ToInput(const SimRequest& request, int index) {
     input.sequences = std::min(input.sequences, input.beams->width);
   }
   input.priority = static_cast<int32_t>(request.priority);
+  if (request.ttft_us > 0 || request.gap_us > 0) {
+    router::ServiceTier tier{.name = "goals",
+                             .ttft_slo = absl::Microseconds(request.ttft_us),
+                             .gap_slo = absl::Microseconds(request.gap_us)};
+    if (request.refuse_late != 0) tier.late = router::LatePolicy::kRefuse;
+    input.tier = std::make_shared<const router::ServiceTier>(std::move(tier));
+  }
   if (request.salt != 0) input.cache_salt = absl::StrCat("tenant-", request.salt);
   return input;
 }

@@ -77,6 +77,9 @@ void VisitFields(SimRequest& r, Visit visit) {
   visit("turn", r.turn_tokens);
   visit("logprobs", r.logprobs);
   visit("beams", r.beams);
+  visit("ttft_us", r.ttft_us);
+  visit("gap_us", r.gap_us);
+  visit("refuse_late", r.refuse_late);
 }
 template <typename Visit>
 void VisitFields(Fault& f, Visit visit) {
@@ -212,6 +215,13 @@ class Drawer {
     const int64_t room = t.blocks_per_node * t.block_tokens / 2 - history - r.max_tokens - 1;
     if (!OneIn(3) || r.answers > 1 || r.beams > 0 || room < 1) return;
     r.turn_tokens = Between(1, std::min<int64_t>(room, 40));
+  }
+
+  // From goals that nothing can meet to such as all requests meet.
+  void DrawGoals(const Topology& t, SimRequest& r) {
+    r.ttft_us = OneIn(2) ? Between(1, OneIn(2) ? 10 * t.step_us : 1'000'000) : 0;
+    r.gap_us = OneIn(4) ? Between(1, 8 * t.step_us) : 0;
+    r.refuse_late = r.ttft_us > 0 && OneIn(3) ? 1 : 0;
   }
 
   SimRequest DrawRequest(const Topology& t, int64_t at_us, int64_t families) {
@@ -358,6 +368,9 @@ Schedule DrawSchedule(uint64_t seed) {
   }
   Drawer turns(seed ^ 0x7475726e);  // "turn"
   for (SimRequest& request : schedule.requests) turns.DrawTurn(t, request);
+  Drawer goals(seed ^ 0x676f616c73);  // "goals"
+  if (goals.OneIn(2))
+    for (SimRequest& request : schedule.requests) goals.DrawGoals(t, request);
   const auto by_time = [](const auto& a, const auto& b) { return a.at_us < b.at_us; };
   std::stable_sort(schedule.requests.begin(), schedule.requests.end(), by_time);
   std::stable_sort(schedule.faults.begin(), schedule.faults.end(), by_time);
@@ -424,7 +437,7 @@ absl::Status CheckSchedule(const Schedule& s) {
   for (const SimRequest& r : s.requests)
     if (r.own_tokens < 1 || r.shared_tokens < 0 || r.max_tokens < 1 || r.router < 0 ||
         r.answers < 1 || r.answers > 64 || r.router >= t.routers || r.beams < 0 ||
-        r.beams > router::kBeamWidthMax || r.turn_tokens < 0 ||
+        r.beams > router::kBeamWidthMax || r.turn_tokens < 0 || r.ttft_us < 0 || r.gap_us < 0 ||
         (r.turn_tokens > 0 && (r.beams > 0 || r.answers > 1)))
       return absl::InvalidArgumentError("request: a value is out of its range");
   for (const Fault& f : s.faults)

@@ -62,6 +62,9 @@ struct SimRequest {
   // one before, the answer and so many tokens. REQUIRES: one answer, no beams.
   int64_t turn_tokens = 0;
   int64_t logprobs = 0;  // top ones of each token; their events name legs in full
+  // Goals of its service tier; 0 = none. A client that was refused as late asks again without any.
+  int64_t ttft_us = 0, gap_us = 0;
+  int64_t refuse_late = 0;
 };
 
 struct Topology {

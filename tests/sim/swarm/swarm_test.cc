@@ -33,6 +33,7 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.blocks_adopted, 0);
   EXPECT_GT(report.blocks_fetched, 0);
   EXPECT_GT(report.clients.turns, 0);
+  EXPECT_GT(report.clients.refused, 0);
   EXPECT_GT(report.part_tokens_fetched, 0);
   EXPECT_GT(report.blocks_read_from_host, 0);
   EXPECT_GT(report.blocks_loaded, report.blocks_read_from_host) << "none from a disk";
