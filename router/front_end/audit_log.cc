@@ -48,6 +48,7 @@ AuditLog::~AuditLog() {
   {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
+    changed_.SignalAll();
   }
   thread_.Join();
   if (file_ >= 0) close(file_);
@@ -75,6 +76,7 @@ void AuditLog::Record(const AuditLine& line) {
 void AuditLog::Append(std::string text) {
   if (waiting_.size() + text.size() <= kBytesMax) {
     waiting_ += text;
+    changed_.SignalAll();
     return;
   }
   ++lost_;
@@ -102,7 +104,9 @@ int64_t AuditLog::lost() const {
 
 bool AuditLog::Flush(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  return mutex_.AwaitWithTimeout(absl::Condition(this, &AuditLog::AllWritten), timeout);
+  changed_.WaitFor(&mutex_, timeout,
+                   [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return AllWritten(); });
+  return AllWritten();
 }
 
 // ---- the writing thread
@@ -179,8 +183,9 @@ void AuditLog::Run() {
     {
       absl::MutexLock lock(&mutex_);
       // After a failed write the next try comes when the file is looked at again.
-      mutex_.AwaitWithTimeout(
-          absl::Condition(this, failing_ ? &AuditLog::Closed : &AuditLog::HasWork), kLookEvery);
+      changed_.WaitFor(&mutex_, kLookEvery, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return failing_ ? closed_ : HasWork();
+      });
       if (writing_.empty()) TakeWaiting();
       over = closed_;
     }
@@ -190,6 +195,7 @@ void AuditLog::Run() {
     busy_ = !all;
     // At the end, what came last too. A file that takes nothing is left.
     if (over && all && !waiting_.empty()) over = false;
+    changed_.SignalAll();
   }
 }
 

@@ -27,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/steady_cond_var.h"
 #include "common/runtime/thread.h"
 
 namespace tandem::router {
@@ -84,7 +85,6 @@ class AuditLog {
   bool AllWritten() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return waiting_.empty() && !busy_;
   }
-  bool Closed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_; }
 
   const std::string path_, router_id_;
   // Of the writing thread, and of Open before it starts.
@@ -96,6 +96,7 @@ class AuditLog {
   absl::Time tell_lost_at_ = absl::InfinitePast();
 
   mutable absl::Mutex mutex_;
+  SteadyCondVar changed_;  // with mutex_: HasWork or AllWritten may say something else
   std::string waiting_ ABSL_GUARDED_BY(mutex_);  // whole lines
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // the writer has lines that are not written
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

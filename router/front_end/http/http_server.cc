@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/base/steady_cond_var.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
@@ -141,11 +142,8 @@ class HttpServerImpl final : public HttpServer {
 
   void AwaitIdle(absl::Duration timeout) override {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(
-        absl::Condition(
-            +[](HttpServerImpl* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->open_ == 0; },
-            this),
-        timeout);
+    closed_one_.WaitFor(&mutex_, timeout,
+                        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return open_ == 0; });
   }
 
   int64_t connections() const override {
@@ -226,6 +224,7 @@ class HttpServerImpl final : public HttpServer {
       worker = found->second;
       owners_.erase(found);
       --open_;
+      closed_one_.SignalAll();
     }
     worker->connections.erase(connection);
   }
@@ -245,6 +244,7 @@ class HttpServerImpl final : public HttpServer {
   // Bound: connections_max (32,768).
   absl::flat_hash_map<HttpConnection*, Worker*> owners_ ABSL_GUARDED_BY(mutex_);
   int64_t open_ ABSL_GUARDED_BY(mutex_) = 0;
+  SteadyCondVar closed_one_;  // with mutex_: a connection has ended
 };
 
 }  // namespace
