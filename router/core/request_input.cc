@@ -1,5 +1,7 @@
 #include "router/core/request_input.h"
 
+#include <algorithm>
+
 namespace tandem::router {
 
 namespace {
@@ -27,13 +29,22 @@ int64_t RequestInput::HeldBytesMax() const {
                         BytesOfAll(sampling->bad_words) + 18 * stop_bytes;
   const size_t own = kSequenceBytes + cache_salt.size() + stop_bytes +
                      static_cast<size_t>(stop->max_tokens) * sizeof(TokenId);
-  int64_t prompt_logprob_bytes = 0;
+  return static_cast<int64_t>(shared) + sequences_at_once() * static_cast<int64_t>(own) +
+         LogprobBytesMax();
+}
+
+int64_t RequestInput::LogprobBytesMax() const {
+  int64_t bytes = 0;
   if (prompt_logprobs.has_value()) {
-    const int64_t each = 1 + *prompt_logprobs;
-    prompt_logprob_bytes = static_cast<int64_t>(prompt->size()) * each * kPromptLogprobBytes;
+    bytes += static_cast<int64_t>(prompt->size()) * (1 + *prompt_logprobs) * kPromptLogprobBytes;
   }
-  return static_cast<int64_t>(shared) +
-         sequences_at_once() * (static_cast<int64_t>(own) + prompt_logprob_bytes);
+  if (answer_logprobs.has_value()) {
+    const int64_t tokens = stop->max_tokens;
+    bytes += keeps_answers ? tokens * (1 + *answer_logprobs) * kAnswerLogprobBytes
+                           : std::min(tokens, kStreamedTokensMax) *
+                                 (kStreamedTokenBytes + *answer_logprobs * kStreamedLogprobBytes);
+  }
+  return sequences_at_once() * bytes;
 }
 
 }  // namespace tandem::router

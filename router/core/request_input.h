@@ -56,6 +56,12 @@ struct RequestInput {
   absl::Duration answer_deadline = absl::InfiniteDuration();
   // Report the log-probabilities of the prompt's own tokens, each with this many top ones.
   std::optional<int32_t> prompt_logprobs;
+  // The client wants the log-probability of each token of an answer, with this many top ones. The
+  // router may ask nodes for more, for its own use (sampling->logprobs).
+  std::optional<int32_t> answer_logprobs;
+  // The front end keeps all parts of the answers until the last of them has ended. Otherwise it
+  // sends them as they come.
+  bool keeps_answers = false;
   std::optional<BeamParams> beams;  // the best `sequences` beams are the answers
   // The sequence ends only once its prompt lies on the decode node, however short the answer is:
   // other sequences share that prompt.
@@ -72,9 +78,11 @@ struct RequestInput {
   int32_t sequences_at_once() const { return beams.has_value() ? beams->width : sequences; }
   // About how many bytes the router holds for the request until it ends: what its sequences share
   // once, and for each of them its own state, its longest answer, stop strings, which a sequence
-  // copies when a default max_tokens is lowered, and the log-probabilities of the prompt, which an
-  // answer in JSON may tell with each choice. Those of the answer's own tokens are not counted.
+  // copies when a default max_tokens is lowered, and the log-probabilities: of the prompt, which an
+  // answer in JSON may tell with each choice, and of the answer's own tokens.
   int64_t HeldBytesMax() const;
+  // The log-probabilities' part of that.
+  int64_t LogprobBytesMax() const;
   const ServiceTier& TierOr(const ServiceTier& otherwise) const {
     return tier != nullptr ? *tier : otherwise;
   }
@@ -82,7 +90,17 @@ struct RequestInput {
 
 // A sequence's own state: its machine, its legs and the answer's text that waits for a stop string.
 inline constexpr int64_t kSequenceBytes = 4096;
-// A log-probability of a prompt's token, as a front end keeps it for an answer in JSON.
-inline constexpr int64_t kPromptLogprobBytes = 300;
+// A log-probability of a prompt's token, as a front end keeps it for an answer in JSON: measured,
+// 330 to 430 bytes as a tree, and 70 as text.
+inline constexpr int64_t kPromptLogprobBytes = 500;
+// The same of an answer's token in a chat, which is the largest form: measured, 700 bytes when the
+// object is written.
+inline constexpr int64_t kAnswerLogprobBytes = 800;
+// The parts of a stream that wait for their client: at most so many tokens, since a part has one
+// nearly always and front ends keep 16,384 parts. Measured as messages, a token takes so much, and
+// each of its top log-probabilities.
+inline constexpr int64_t kStreamedTokensMax = 16384;
+inline constexpr int64_t kStreamedTokenBytes = 192;
+inline constexpr int64_t kStreamedLogprobBytes = 64;
 
 }  // namespace tandem::router

@@ -88,15 +88,21 @@ absl::Status RouterCore::CheckRoom(const RequestInput& input, absl::Time now) {
             absl::StrCat("this router runs ", sequences, " sequences; ", input.sequences_at_once(),
                          " more would exceed its limit of ", options_.requests_max)),
         table_.RetrySeconds(too_many, now));
+  const int64_t its_bytes = input.HeldBytesMax();
+  if (its_bytes > options_.request_bytes_max)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the request may come to hold ", its_bytes, " bytes, ", input.LogprobBytesMax(),
+        " of them log-probabilities, expected at most ", options_.request_bytes_max,
+        ": ask for fewer log-probabilities or answers, or for a lower max_tokens"));
   const int64_t bytes = table_.held_bytes();
-  const int64_t too_many_bytes = bytes + input.HeldBytesMax() - options_.request_bytes_max;
+  const int64_t too_many_bytes = bytes + its_bytes - options_.request_bytes_max;
   if (too_many_bytes > 0) {
     const double share = static_cast<double>(too_many_bytes) / static_cast<double>(bytes + 1);
     const auto ending = static_cast<int64_t>(std::ceil(share * static_cast<double>(sequences)));
     return rpc::WithRetryAfter(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "this router's requests may hold up to ", bytes, " bytes; ", input.HeldBytesMax(),
-            " more would exceed its limit of ", options_.request_bytes_max)),
+        absl::ResourceExhaustedError(
+            absl::StrCat("this router's requests may hold up to ", bytes, " bytes; ", its_bytes,
+                         " more would exceed its limit of ", options_.request_bytes_max)),
         table_.RetrySeconds(std::clamp<int64_t>(ending, 1, sequences + 1), now));
   }
   return absl::OkStatus();

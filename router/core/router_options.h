@@ -47,7 +47,8 @@ struct RouterOptions {
   int attempts_max = 4;      // placements of one sequence
   int64_t queue_max = 8192;  // sequences that wait for placement; more: kResourceExhausted
   // Sequences, running and waiting, and the bytes that their requests may come to hold
-  // (RequestInput::HeldBytesMax); more: kResourceExhausted.
+  // (RequestInput::HeldBytesMax); more: kResourceExhausted, and kInvalidArgument for a request that
+  // alone may hold more.
   int64_t requests_max = 65536;
   int64_t request_bytes_max = int64_t{8} << 30;
   int64_t nodes_max = 4096;  // joined nodes; more: kResourceExhausted

@@ -141,6 +141,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   id_ = input.id;
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;
+  input.keeps_answers |= arrival.keeps_answers;
   resumes_ = arrival.resumes || Resumes(request);
   if (deps_.access_log) {
     const bool http = arrival.front_end == LoadShedder::FrontEndKind::kHttp;

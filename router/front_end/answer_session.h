@@ -67,6 +67,7 @@ struct Arrival {
   std::shared_ptr<const TenantCall> call = nullptr;
   std::shared_ptr<AuditCall> audit = nullptr;  // null: the router has no audit log
   bool resumes = false;                        // the client has the beginning of the answer already
+  bool keeps_answers = false;                  // see RequestInput
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
@@ -102,6 +103,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
                                                               std::shared_ptr<AnswerSink> sink);
   // How many sequences it runs at a time. REQUIRES: before Begin.
   int32_t sequences_at_once() const { return input_->sequences_at_once(); }
+  // How many bytes the router may come to hold for it. REQUIRES: before Begin.
+  int64_t held_bytes_max() const { return input_->HeldBytesMax(); }
 
   AnswerSession(const Deps& deps, std::shared_ptr<AnswerSink> sink)
       : deps_(deps), sink_(std::move(sink)) {}

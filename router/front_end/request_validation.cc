@@ -129,6 +129,23 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
+// Sets which answers to generate, and what to tell of their tokens and the prompt's.
+void SetAnswers(const v1::GenerateRequest& request, RequestInput& input) {
+  const int32_t n = request.has_n() ? request.n() : 1;
+  input.sequences = request.has_best_of() ? request.best_of() : n;
+  if (request.has_beam_search()) {
+    const v1::BeamSearch& beams = request.beam_search();
+    input.beams =
+        BeamParams{.width = beams.width(),
+                   .length_penalty = beams.has_length_penalty() ? beams.length_penalty() : 1.0,
+                   .early_stopping = beams.early_stopping()};
+  }
+  // The best answers are known when all have ended.
+  input.keeps_answers = input.beams.has_value() || n < input.sequences;
+  if (request.has_prompt_logprobs()) input.prompt_logprobs = request.prompt_logprobs();
+  if (request.sampling().has_logprobs()) input.answer_logprobs = request.sampling().logprobs();
+}
+
 }  // namespace
 
 bool IsPromptOnly(const v1::GenerateRequest& request) {
@@ -206,17 +223,9 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
     const absl::Status small = guided::CheckSize(*input.guided);
     if (!small.ok()) return absl::InvalidArgumentError(absl::StrCat("guided: ", small.message()));
   }
-  input.sequences = request.has_best_of() ? request.best_of() : request.has_n() ? request.n() : 1;
   input.priority = request.priority();
-  if (request.has_beam_search()) {
-    const v1::BeamSearch& beams = request.beam_search();
-    input.beams =
-        BeamParams{.width = beams.width(),
-                   .length_penalty = beams.has_length_penalty() ? beams.length_penalty() : 1.0,
-                   .early_stopping = beams.early_stopping()};
-  }
   if (request.has_deadline_s()) input.answer_deadline = absl::Seconds(request.deadline_s());
-  if (request.has_prompt_logprobs()) input.prompt_logprobs = request.prompt_logprobs();
+  SetAnswers(request, input);
   return input;
 }
 

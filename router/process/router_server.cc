@@ -90,6 +90,7 @@ class RouterServerImpl final : public RouterServer {
       http.server.tls = options.tls;
       http.allowed_origins = options.allowed_origins;
       http.responses.responses_max = options.stored_responses_max;
+      http.batch_bytes_max = options.core.request_bytes_max;
       ASSIGN_OR_RETURN(
           front_end_,
           HttpApi::Start(

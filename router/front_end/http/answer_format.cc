@@ -179,7 +179,7 @@ void AnswerFormat::FailEvents(const absl::Status& status, std::string& events) {
 
 std::string AnswerFormat::ToJson() {
   Json choices = Json::array();
-  for (size_t i = 0; i < choices_.size(); ++i) choices.push_back(ChoiceJson(i));
+  for (size_t i = 0; i < choices_.size(); ++i) choices.push_back(TakeChoice(i));
   Json object = {{"id", head_.id},
                  {"object", object_name()},
                  {"created", head_.created_s},
@@ -188,7 +188,7 @@ std::string AnswerFormat::ToJson() {
                  {"choices", std::move(choices)},
                  {"usage", UsageJson(usage_)}};
   if (api_.kind == ApiKind::kChat && !prompts_[0].logprobs.is_null()) {
-    object["prompt_logprobs"] = prompts_[0].logprobs;
+    object["prompt_logprobs"] = std::move(prompts_[0].logprobs);
   }
   if (api_.kind == ApiKind::kChat && api_.return_token_ids) {
     object["prompt_token_ids"] = prompts_[0].token_ids;

@@ -80,7 +80,9 @@ class AnswerFormat {
   virtual void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
                        std::string* events) = 0;
   virtual void OnFinished(size_t index, std::string* events) = 0;
-  virtual Json ChoiceJson(size_t index) const = 0;
+  // The choice's part of the whole object. Called once; takes what it can, so that nothing large is
+  // there twice.
+  virtual Json TakeChoice(size_t index) = 0;
   // Whether the end of each choice is kept with its times.
   virtual bool needs_timing() const { return api_.timing; }
 

@@ -56,7 +56,7 @@ class AnthropicFormat final : public AnswerFormat {
  private:
   const char* object_name() const override { return "message"; }
   const char* chunk_name() const override { return "message"; }
-  Json ChoiceJson(size_t) const override { return Json(); }
+  Json TakeChoice(size_t) override { return Json(); }
   void OnPromptLogprobs(size_t, const v1::PromptLogprobs&, bool) override {}
 
   void OnStarted(size_t, std::string* events) override {

@@ -19,6 +19,7 @@
 #include "router/front_end/answer_session.h"
 #include "router/front_end/http/answer_format.h"
 #include "router/front_end/http/api_dialect.h"
+#include "router/front_end/http/batch_budget.h"
 #include "router/front_end/http/http_exchange.h"
 #include "router/front_end/http/part_buffer.h"
 
@@ -30,6 +31,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
     AnswerHead head;
     HttpHeaders headers;  // of the reply
     ErrorForm error_form = {};
+    // Bounds what the answers to batches hold; shared by all answers. Null: nothing does.
+    std::shared_ptr<BatchBudget> batches = nullptr;
   };
 
   // Starts to answer `api` over `exchange`. A request that is refused is answered at once. `away`:
@@ -43,7 +46,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
       : exchange_(std::move(exchange)),
         stream_(stream),
         options_(std::move(options)),
-        format_(std::move(format)) {}
+        format_(std::move(format)),
+        share_(options_.batches) {}
 
   // Takes the contents of a part of prompt number `prompt`, to be written after the next Flush. May
   // leave reusable memory in `part`. False: too many parts wait, and the session must end.
@@ -65,7 +69,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   // Parts that gather before a write, if the client does not stream: its object is not urgent.
   static constexpr size_t kGatheredParts = 1024;
 
-  // Makes a session for each request: all are valid, or the answer is to fail. Tokenizes prompts.
+  // Makes a session for each request: all are valid, and what they may come to hold together has
+  // room, or the answer is to fail. Tokenizes prompts.
   absl::Status MakeSessions(const std::vector<v1::GenerateRequest>& requests,
                             const AnswerSession::Deps& deps, const Arrival& arrival);
   // Answers with the sessions that were made, or with the reason why there are none.
@@ -92,6 +97,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   const std::unique_ptr<AnswerFormat> format_;
   // Bound: one for each prompt, kPromptsMax (1,024).
   std::vector<std::shared_ptr<AnswerSession>> sessions_;
+  BatchShare share_;        // what they may come to hold; until this answer is destroyed
   bool started_ = false;    // Begin was called
   size_t begun_ = 0;        // sessions; those behind wait for BeginSessions
   size_t running_ = 0;      // begun sessions without an end

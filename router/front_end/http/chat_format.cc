@@ -109,9 +109,9 @@ class ChatFormat final : public AnswerFormat {
     return calls && reason == v1::FINISH_REASON_STOP ? "tool_calls" : FinishReasonText(reason);
   }
 
-  Json ChoiceJson(size_t index) const override {
+  Json TakeChoice(size_t index) override {
     const Choice& choice = choices_[index];
-    const Message& message = messages_[index];
+    Message& message = messages_[index];
     Json answer = {{"role", "assistant"}, {"content", choice.text}};
     if (!message.calls.empty()) {
       if (choice.text.empty()) answer["content"] = nullptr;
@@ -120,7 +120,8 @@ class ChatFormat final : public AnswerFormat {
     Json object = {
         {"index", index},
         {"message", std::move(answer)},
-        {"logprobs", api_.logprobs.has_value() ? Json{{"content", message.logprobs}} : Json()},
+        {"logprobs",
+         api_.logprobs.has_value() ? Json{{"content", std::move(message.logprobs)}} : Json()},
         {"finish_reason", FinishReason(index)},
         {"stop_reason", StopReason(choice)}};
     if (api_.return_token_ids) object["token_ids"] = choice.token_ids;

@@ -79,20 +79,22 @@ class CompletionFormat final : public AnswerFormat {
     EndEvent(*events);
   }
 
-  Json ChoiceJson(size_t index) const override {
+  Json TakeChoice(size_t index) override {
     const Choice& choice = choices_[index];
     Json object = {{"index", index},
                    {"text", choice.text},
-                   {"logprobs", logprobs_.empty() ? Json() : whole_logprobs_[index]},
+                   {"logprobs", logprobs_.empty() ? Json() : std::move(whole_logprobs_[index])},
                    {"finish_reason", FinishReasonText(choice.reason)},
                    {"stop_reason", StopReason(choice)}};
-    const Prompt& prompt = prompts_[choice.prompt];
+    Prompt& prompt = prompts_[choice.prompt];
     if (api_.return_token_ids) {
       object["token_ids"] = choice.token_ids;
       object["prompt_token_ids"] = prompt.token_ids;
     }
     // Asked for by itself; with echo it is in `logprobs` already.
-    if (!prompt.logprobs.is_null() && !api_.echo) object["prompt_logprobs"] = prompt.logprobs;
+    if (prompt.logprobs.is_null() || api_.echo) return object;
+    const bool last = (index + 1) % static_cast<size_t>(api_.n) == 0;  // of this prompt
+    object["prompt_logprobs"] = last ? std::move(prompt.logprobs) : prompt.logprobs;
     return object;
   }
 

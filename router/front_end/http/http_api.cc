@@ -79,7 +79,8 @@ HttpApi::HttpApi(Deps deps, const FrontEndOptions& options)
       has_admin_port_(!options.admin_address.empty()),
       openapi_(Describe(deps_.keys != nullptr, Port::kClients, has_admin_port_)),
       admin_openapi_(Describe(deps_.keys != nullptr, Port::kAdmin, has_admin_port_)),
-      responses_(options.responses) {}
+      responses_(options.responses),
+      batches_(std::make_shared<BatchBudget>(options.batch_bytes_max)) {}
 
 void HttpApi::FinishDrain(absl::Duration timeout) {
   server_->BeginDrain();
@@ -339,10 +340,13 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
   options.headers = HeadersOf(call);
   options.error_form = FormOf(call);
+  options.batches = batches_;
   if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");
   Arrival arrival{call.request.arrived, TraceIdOf(call.traceparent),
                   LoadShedder::FrontEndKind::kHttp};
   arrival.resumes = api.resumes;
+  // The last event of a response's stream repeats all of it.
+  arrival.keeps_answers = !api.stream || api.kind == ApiKind::kResponse;
   arrival.audit = call.audit;
   if (call.tenant != nullptr) {
     int64_t sequences = 0;

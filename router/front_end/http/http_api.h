@@ -28,6 +28,7 @@
 #include "router/front_end/api_keys.h"
 #include "router/front_end/http/api_dialect.h"
 #include "router/front_end/http/api_request.h"
+#include "router/front_end/http/batch_budget.h"
 #include "router/front_end/http/http_server.h"
 #include "router/front_end/http/openapi.h"
 #include "router/front_end/http/response_store.h"
@@ -44,7 +45,8 @@ struct FrontEndOptions {
   std::string admin_address;
   // Origins whose pages may call from a browser, such as "https://chat.example"; "*": all.
   std::vector<std::string> allowed_origins;
-  ResponseStore::Options responses;  // which finished responses are kept
+  ResponseStore::Options responses;            // which finished responses are kept
+  int64_t batch_bytes_max = int64_t{8} << 30;  // of all batches of prompts; see BatchBudget
 };
 
 class HttpApi {
@@ -227,6 +229,8 @@ class HttpApi {
   const bool has_admin_port_;
   const std::string openapi_, admin_openapi_;  // of each port
   ResponseStore responses_;
+  // Shared with the answers, which may outlive this object.
+  const std::shared_ptr<BatchBudget> batches_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<HttpServer> admin_;  // null without a port for operators

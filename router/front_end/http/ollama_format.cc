@@ -52,7 +52,7 @@ class OllamaFormat final : public AnswerFormat {
   const char* object_name() const override { return "chat"; }
   const char* chunk_name() const override { return "chat"; }
   bool needs_timing() const override { return true; }
-  Json ChoiceJson(size_t) const override { return Json(); }
+  Json TakeChoice(size_t) override { return Json(); }
   void OnStarted(size_t, std::string*) override {}
   void OnPromptLogprobs(size_t, const v1::PromptLogprobs&, bool) override {}
 

@@ -65,7 +65,7 @@ class ResponseFormat final : public AnswerFormat {
  private:
   const char* object_name() const override { return "response"; }
   const char* chunk_name() const override { return "response"; }
-  Json ChoiceJson(size_t) const override { return Json(); }
+  Json TakeChoice(size_t) override { return Json(); }
   void OnPromptLogprobs(size_t, const v1::PromptLogprobs&, bool) override {}
 
   void OnStarted(size_t, std::string* events) override {
@@ -148,12 +148,7 @@ class ResponseFormat final : public AnswerFormat {
   }
 
   void Close(const char* status, std::string* events) {
-    const Json part = Part(std::exchange(text_, ""), std::exchange(logprobs_, Json::array()));
-    const Json item = {{"id", item_id_},
-                       {"type", "message"},
-                       {"status", status},
-                       {"role", "assistant"},
-                       {"content", Json::array({part})}};
+    Json part = Part(std::exchange(text_, ""), std::exchange(logprobs_, Json::array()));
     if (events != nullptr) {
       Event("response.output_text.done",
             absl::StrCat(at_content_, ",\"text\":", JsonText(part["text"]),
@@ -161,17 +156,22 @@ class ResponseFormat final : public AnswerFormat {
             *events);
       Event("response.content_part.done", absl::StrCat(at_content_, ",\"part\":", JsonText(part)),
             *events);
-      Event("response.output_item.done", AtItem("item", item), *events);
     }
+    Json item = {{"id", item_id_},
+                 {"type", "message"},
+                 {"status", status},
+                 {"role", "assistant"},
+                 {"content", Json::array({std::move(part)})}};
+    if (events != nullptr) Event("response.output_item.done", AtItem("item", item), *events);
     open_ = false;
-    output_.push_back(item);
+    output_.push_back(std::move(item));
   }
 
-  static Json Part(const std::string& text, const Json& logprobs) {
+  static Json Part(const std::string& text, Json logprobs) {
     return {{"type", "output_text"},
             {"text", text},
             {"annotations", Json::array()},
-            {"logprobs", logprobs}};
+            {"logprobs", std::move(logprobs)}};
   }
 
   // A call is known as a whole, as in a chat's stream.
@@ -252,7 +252,8 @@ class ResponseFormat final : public AnswerFormat {
     return http_status < 499 ? "invalid_prompt" : "server_error";
   }
 
-  std::string ObjectText(const std::string& status) const {
+  // Takes the items: the last object is made once.
+  std::string ObjectText(const std::string& status) {
     const bool over = status != "in_progress";
     Json object = {{"id", head_.id},
                    {"object", "response"},
@@ -262,7 +263,7 @@ class ResponseFormat final : public AnswerFormat {
                    {"error", error_},
                    {"incomplete_details", nullptr},
                    {"model", head_.model},
-                   {"output", output_},
+                   {"output", std::exchange(output_, Json::array())},
                    {"usage", over && status != "failed" ? UsageObject() : Json()}};
     if (status == "completed") {
       object["completed_at"] = absl::ToUnixSeconds(RealClock().Now());

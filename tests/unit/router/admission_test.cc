@@ -100,6 +100,43 @@ TEST_F(AdmissionTest, CountsTheLogProbabilitiesOfPrompts) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would exceed its limit")));
 }
 
+// A whole answer keeps them until it is over. At the bound, and one byte beyond it.
+TEST_F(AdmissionTest, CountsTheLogProbabilitiesOfAnswers) {
+  RequestInput input = CoreHarness::Input("a", 300, 100);
+  const int64_t plain = input.HeldBytesMax();
+  input.sampling.Edit().logprobs = 20;
+  EXPECT_EQ(input.HeldBytesMax(), plain) << "the router's own";
+  input.answer_logprobs = 20;
+  EXPECT_EQ(input.HeldBytesMax(), plain + 100 * (kStreamedTokenBytes + 20 * kStreamedLogprobBytes));
+  input.keeps_answers = true;
+  EXPECT_EQ(input.HeldBytesMax(), plain + 100 * 21 * kAnswerLogprobBytes);
+  input.sequences = 128;
+  EXPECT_GE(input.HeldBytesMax(), 128 * 100 * 21 * kAnswerLogprobBytes);
+  RouterOptions options;
+  options.request_bytes_max = input.HeldBytesMax();
+  CoreHarness h(options);
+  h.JoinDecode(1, "d0");
+  ASSERT_OK(h.Submit(RequestInput(input)));
+  EXPECT_THAT(h.Submit(CoreHarness::Input("b", 50, 6)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would exceed its limit")));
+  options.request_bytes_max = input.HeldBytesMax() - 1;
+  CoreHarness smaller(options);
+  smaller.JoinDecode(1, "d0");
+  EXPECT_THAT(smaller.Submit(RequestInput(input)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr(absl::StrCat("may come to hold ", input.HeldBytesMax(), " bytes, ",
+                                              input.LogprobBytesMax(), " of them"))));
+}
+
+// A stream holds what its client has not read, however long it gets.
+TEST_F(AdmissionTest, CountsTheUnreadTokensOfAStream) {
+  RequestInput input = CoreHarness::Input("a", 300, 16384);
+  input.answer_logprobs = 0;
+  EXPECT_EQ(input.LogprobBytesMax(), 16384 * kStreamedTokenBytes);
+  input.stop.Edit().max_tokens = 1 << 20;
+  EXPECT_EQ(input.LogprobBytesMax(), 16384 * kStreamedTokenBytes);
+}
+
 TEST_F(AdmissionTest, CopiesOfARequestShareWhatIsLarge) {
   const RequestInput input = CoreHarness::Input("a", 5000, 6);
   const RequestInput copy = input;
