@@ -25,6 +25,9 @@ namespace {
 constexpr absl::string_view kResumable = "x-tandem-resumable";
 constexpr absl::string_view kLastEventId = "last-event-id";
 constexpr size_t kAnswerIdBytesMax = 128;
+// More than any stream has, of bytes, events and tokens. Counts go on from those of an id, and must
+// not overflow.
+constexpr int64_t kCountMax = int64_t{1} << 48;
 
 // What an event's id says: ANSWER/SEED/REQUEST/PLACE[,PLACE…], a place for each answer of the
 // request. A place is BYTES.EVENTS[.TOKENS.NUMBERED]. Seed and request are hexadecimal, the counts
@@ -43,7 +46,7 @@ bool IsAnswerId(absl::string_view id) {
 }
 
 bool ParseCount(absl::string_view text, int64_t& count) {
-  return absl::SimpleAtoi(text, &count) && count >= 0;
+  return absl::SimpleAtoi(text, &count) && count >= 0 && count <= kCountMax;
 }
 
 bool ParsePlace(absl::string_view text, StreamPosition& at) {

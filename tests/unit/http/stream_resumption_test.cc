@@ -465,10 +465,29 @@ TEST(StreamResumption, APlaceBelongsToItsRequest) {
   EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat), headers, "answer", "other weights"), other);
 }
 
+// A place at the bound: a stream goes on from it, and its counts do not overflow.
+TEST(StreamResumption, TheLargestPlaceIsGoneOnFrom) {
+  const std::string last = StreamEvents({ApiKind::kResponse}, 1000, "")[1].id;
+  const std::string begin = last.substr(0, last.rfind('/') + 1);
+  constexpr int64_t kMost = int64_t{1} << 48;
+  const std::string place = absl::StrCat(kMost, ".", kMost, ".", kMost, ".", kMost);
+  EXPECT_OK(Resumable(StreamOf(ApiKind::kResponse), {{"last-event-id", begin + place}}));
+  StreamPosition at;
+  at.text_bytes = at.events = at.tokens = at.numbered = kMost;
+  EventCursor cursor("a/", 1, {at});
+  EXPECT_EQ(cursor.NextNumber(), kMost);
+  EXPECT_FALSE(cursor.NewEvent());
+  EXPECT_EQ(cursor.NewText("text"), "");
+  EXPECT_EQ(cursor.ReceivedTokens(3), 3u);
+  EXPECT_EQ(cursor.Id(), absl::StrCat("a/", kMost, ".", kMost, ".", kMost, ".", kMost + 1));
+}
+
 TEST(StreamResumption, APlaceThatIsNoneIsRefused) {
   for (const char* wrong :
        {"17", "a/b/c", "a/1/2/3", "a/1/2/3.x", "a/1/2/-3.4", "a/x/2/3.4", "/1/2/3.4", "a/1/2/3.4.5",
-        "a/1/2/3.4.5.-6", "a/1/2/3.4.5.6.7", "a/1/2/99999999999999999999.1"}) {
+        "a/1/2/3.4.5.-6", "a/1/2/3.4.5.6.7", "a/1/2/99999999999999999999.1",
+        "a/1/2/9223372036854775807.1", "a/1/2/3.4.5.9223372036854775807", "a/1/2/281474976710657.1",
+        "a/1/2/3.281474976710657", "a/1/2/3.4.281474976710657.6", "a/1/2/3.4.5.281474976710657"}) {
     EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat), {{"last-event-id", wrong}}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          StartsWith(absl::StrCat("last-event-id: \"", wrong))));
