@@ -29,8 +29,8 @@ int64_t RequestInput::HeldBytesMax() const {
                         BytesOfAll(sampling->bad_words) + 18 * stop_bytes;
   const size_t own = kSequenceBytes + cache_salt.size() + stop_bytes +
                      static_cast<size_t>(stop->max_tokens) * sizeof(TokenId);
-  return static_cast<int64_t>(shared) + sequences_at_once() * static_cast<int64_t>(own) +
-         LogprobBytesMax();
+  return static_cast<int64_t>(shared) + front_end_bytes +
+         sequences_at_once() * static_cast<int64_t>(own) + LogprobBytesMax();
 }
 
 int64_t RequestInput::LogprobBytesMax() const {

@@ -62,6 +62,8 @@ struct RequestInput {
   // The front end keeps all parts of the answers until the last of them has ended. Otherwise it
   // sends them as they come.
   bool keeps_answers = false;
+  // What the front end itself keeps of the request, to repeat it in the answer.
+  int64_t front_end_bytes = 0;
   std::optional<BeamParams> beams;  // the best `sequences` beams are the answers
   // The sequence ends only once its prompt lies on the decode node, however short the answer is:
   // other sequences share that prompt.

@@ -142,6 +142,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;
   input.keeps_answers |= arrival.keeps_answers;
+  input.front_end_bytes = arrival.front_end_bytes;
   resumes_ = arrival.resumes || Resumes(request);
   if (deps_.access_log) {
     const bool http = arrival.front_end == LoadShedder::FrontEndKind::kHttp;

@@ -68,6 +68,7 @@ struct Arrival {
   std::shared_ptr<AuditCall> audit = nullptr;  // null: the router has no audit log
   bool resumes = false;                        // the client has the beginning of the answer already
   bool keeps_answers = false;                  // see RequestInput
+  int64_t front_end_bytes = 0;                 // see RequestInput
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {

@@ -17,6 +17,7 @@
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/request_headers.h"
+#include "router/front_end/http/response_request.h"
 #include "router/front_end/http/truncate_prompts.h"
 #include "router/front_end/long_work.h"
 #include "router/front_end/request_validation.h"
@@ -347,6 +348,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   arrival.resumes = api.resumes;
   // The last event of a response's stream repeats all of it.
   arrival.keeps_answers = !api.stream || api.kind == ApiKind::kResponse;
+  if (api.response != nullptr) arrival.front_end_bytes = api.response->held_bytes();
   arrival.audit = call.audit;
   if (call.tenant != nullptr) {
     int64_t sequences = 0;

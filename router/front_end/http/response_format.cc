@@ -41,7 +41,9 @@ class ResponseFormat final : public AnswerFormat {
       : AnswerFormat(std::move(api), std::move(head), tokenizer),
         finder_(api_),
         id_stem_(absl::StartsWith(head_.id, kIdPrefix) ? head_.id.substr(kIdPrefix.size())
-                                                       : head_.id) {}
+                                                       : head_.id) {
+    api_.response->PackSettings();
+  }
 
   void EndEvents(std::string& events) override {
     const std::string status = Status();
@@ -269,10 +271,12 @@ class ResponseFormat final : public AnswerFormat {
       object["completed_at"] = absl::ToUnixSeconds(RealClock().Now());
     }
     if (status == "incomplete") object["incomplete_details"] = {{"reason", "max_output_tokens"}};
-    object.update(api_.response->settings);
-    if (!service_tier_.empty()) object["service_tier"] = service_tier_;
-    if (over && api_.timing) object["timing"] = TimingJson();
-    return JsonText(object);
+    Json last = {{"service_tier", service_tier_.empty() ? "auto" : service_tier_}};
+    if (over && api_.timing) last["timing"] = TimingJson();
+    std::string text = JsonText(object);
+    text.pop_back();  // the brace
+    absl::StrAppend(&text, ",", api_.response->settings_text, ",", JsonText(last).substr(1));
+    return text;
   }
 
   Json UsageObject() const {

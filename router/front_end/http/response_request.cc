@@ -331,7 +331,6 @@ void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& pa
   settings["prompt_cache_key"] = StringOrNull(fields, "prompt_cache_key");
   settings["reasoning"] = ReadReasoning(fields);
   settings["safety_identifier"] = StringOrNull(fields, "safety_identifier");
-  settings["service_tier"] = "auto";  // until the router has chosen one
   settings["store"] = parts.store;
   settings["temperature"] = fields.Number("temperature").value_or(1);
   settings["top_logprobs"] = top.value_or(0);
@@ -349,6 +348,12 @@ void CopySharedFields(Fields& fields, Json& chat) {
 }
 
 }  // namespace
+
+void ResponseParts::PackSettings() {
+  if (settings.is_null()) return;
+  const std::string text = JsonText(std::exchange(settings, Json()));
+  settings_text = text.substr(1, text.size() - 2);
+}
 
 absl::Status ToResponseFieldNames(const absl::Status& status) {
   static const auto* const names = new FieldNames{{"messages", "input"},
@@ -376,6 +381,7 @@ absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& ass
   RETURN_IF_ERROR(ReadInput(fields, instructions, items, chat));
   RETURN_IF_ERROR(fields.Finish(reading.strict));
   if (parts->store) parts->items = JsonText(items);
+  parts->items.shrink_to_fit();
   parts->settings["instructions"] = std::move(instructions);
   absl::StatusOr<ApiRequest> api = ReadChat(chat, assets, now, /*strict=*/false);
   if (!api.ok()) return ToResponseFieldNames(api.status());

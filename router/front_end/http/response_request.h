@@ -26,8 +26,16 @@ struct ResponseReading {
 
 // What an answer to such a request needs besides an ApiRequest.
 struct ResponseParts {
+  // Makes `settings_text` of `settings`, and clears these.
+  void PackSettings();
+  // What is kept while the answer is made. REQUIRES: PackSettings was called.
+  int64_t held_bytes() const { return static_cast<int64_t>(settings_text.size() + items.size()); }
+
   // The members of the response object that repeat the request, with defaults filled in.
   Json settings = Json::object();
+  // The same as JSON text without braces, and without the service tier, which the router chooses.
+  // It takes no more than the request's body, while the values of a schema take many times as much.
+  std::string settings_text;
   bool store = false;
   std::string items;  // with `store`: the conversation so far, a JSON list of items
   // Stores the finished object with its id and `items`; null: it is not kept.

@@ -69,6 +69,7 @@ void HttpApi::Responses(Call& call) {
       responses_.Keep(owner, id, {std::move(object), std::move(items)});
     };
   }
+  api->response->PackSettings();
   Generate(call, *std::move(api), "resp_");
 }
 

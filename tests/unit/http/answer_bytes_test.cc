@@ -12,6 +12,7 @@
 #include "router/front_end/http/chat_format.h"
 #include "router/front_end/http/completion_format.h"
 #include "router/front_end/http/http_api.h"
+#include "router/front_end/http/response_request.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/resident_memory.h"
 #include "tests/testing/status_matchers.h"
@@ -113,6 +114,51 @@ TEST_F(AnswerBytes, AStreamOfAResponseKeepsItsLogProbabilities) {
       Submitted("/v1/responses", R"({"input":"hi","max_output_tokens":50,"stream":true,
           "include":["message.output_text.logprobs"],"top_logprobs":2})");
   EXPECT_EQ(input.LogprobBytesMax(), 50 * 3 * kAnswerLogprobBytes);
+}
+
+// What the response object repeats of the request, and the conversation that is kept with it.
+TEST_F(AnswerBytes, WhatAResponseRepeatsOfItsRequestCounts) {
+  Serve(int64_t{8} << 30);
+  const auto bytes = [&](size_t instructions, size_t tools, const char* store) {
+    const RequestInput input = Submitted(
+        "/v1/responses",
+        absl::StrCat(R"({"input":"hi","store":)", store, R"(,"instructions":")",
+                     std::string(instructions, 'i'), R"(","tools":[{"type":"function","name":"f",)",
+                     R"("description":")", std::string(tools, 't'), R"("}]})"));
+    RequestInput without = input;
+    without.front_end_bytes = 0;
+    EXPECT_EQ(input.HeldBytesMax(), without.HeldBytesMax() + input.front_end_bytes);
+    return input.front_end_bytes;
+  };
+  const int64_t least = bytes(1, 1, "false");
+  EXPECT_GT(least, 100);
+  EXPECT_LT(least, 1000);
+  EXPECT_EQ(bytes(1001, 1, "false"), least + 1000);
+  EXPECT_EQ(bytes(1, 501, "false"), least + 500);
+  // The item, and "true" instead of "false".
+  const int64_t with_items = bytes(1, 1, "true");
+  EXPECT_EQ(
+      with_items,
+      least - 1 +
+          static_cast<int64_t>(
+              absl::string_view(R"([{"type":"message","role":"user","content":"hi"}])").size()));
+}
+
+// A schema's values take many times as much as their text.
+TEST_F(AnswerBytes, SettingsAreKeptAsText) {
+  Serve(int64_t{8} << 30);
+  std::string values;
+  for (int i = 0; i < 10'000; ++i) absl::StrAppend(&values, i == 0 ? "" : ",", "[1]");
+  const Json body =
+      ParseJsonBody(absl::StrCat(R"({"input":"hi","tools":[{"type":"function","name":"f",)",
+                                 R"("parameters":{"enum":[)", values, "]}}]}"))
+          .value();
+  const ApiRequest api = ReadResponse(body, *assets_, absl::UnixEpoch(), {}).value();
+  EXPECT_EQ(api.response->settings["tools"].size(), 1u);
+  api.response->PackSettings();
+  EXPECT_TRUE(api.response->settings.is_null());
+  EXPECT_GT(api.response->held_bytes(), static_cast<int64_t>(values.size()));
+  EXPECT_LT(api.response->held_bytes(), static_cast<int64_t>(values.size()) + 1000);
 }
 
 // As large as the bounds of a batch allow: 1,024 prompts.

@@ -128,6 +128,23 @@ TEST_F(AdmissionTest, CountsTheLogProbabilitiesOfAnswers) {
                                               input.LogprobBytesMax(), " of them"))));
 }
 
+// What a front end keeps to repeat the request in the answer: at the bound, and a byte beyond it.
+TEST_F(AdmissionTest, CountsWhatTheFrontEndKeepsOfTheRequest) {
+  RequestInput input = CoreHarness::Input("a", 50, 6);
+  input.sequences = 3;
+  RouterOptions options;
+  options.request_bytes_max = input.HeldBytesMax() + 10'000'000;
+  CoreHarness h(options);
+  h.JoinDecode(1, "d0");
+  input.front_end_bytes = 10'000'001;
+  EXPECT_THAT(h.Submit(RequestInput(input)), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                      HasSubstr("the request may come to hold")));
+  input.front_end_bytes = 10'000'000;
+  ASSERT_OK(h.Submit(RequestInput(input)));
+  EXPECT_THAT(h.Submit(CoreHarness::Input("b", 1, 1)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would exceed its limit")));
+}
+
 // A stream holds what its client has not read, however long it gets.
 TEST_F(AdmissionTest, CountsTheUnreadTokensOfAStream) {
   RequestInput input = CoreHarness::Input("a", 300, 16384);
