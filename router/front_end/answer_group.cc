@@ -38,13 +38,13 @@ v1::GeneratedToken AnswerGroup::Shown(const v1::GeneratedToken& token) const {
   return shown;
 }
 
-AnswerGroup::Parts AnswerGroup::OnScores(const PromptScored& event) {
+AnswerGroup::Parts AnswerGroup::OnScores(PromptScored event) {
   // Clients accept messages of 4 MiB by default. This many tokens, with 20 top ones each, take 0.4.
   constexpr size_t kTokensOfPart = 1024;
   Parts parts(1 + (event.tokens.size() - (event.tokens.empty() ? 0 : 1)) / kTokensOfPart);
   for (v1::GenerateResponse& part : parts) part.mutable_prompt_logprobs();
   for (size_t i = 0; i < event.tokens.size(); ++i)
-    *parts[i / kTokensOfPart].mutable_prompt_logprobs()->add_tokens() = event.tokens[i];
+    *parts[i / kTokensOfPart].mutable_prompt_logprobs()->add_tokens() = std::move(event.tokens[i]);
   return parts;
 }
 

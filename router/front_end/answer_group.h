@@ -41,7 +41,7 @@ class AnswerGroup {
 
   AnswerGroup(AnswerOptions options, const NewAssembler& new_assembler);
 
-  Parts OnScores(const PromptScored& event);
+  Parts OnScores(PromptScored event);
   // Fills `part`, whose memory is reused. True: it is a delta to send.
   bool OnTokens(const TokensReady& event, v1::GenerateResponse& part);
   Parts OnDone(RequestDone event);

@@ -255,8 +255,8 @@ request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
     deps_.traces.OnDone(id_.value(), submitted_, *done, service_->tier());
     SendAll(answers_->OnDone(*std::move(done)), last);
     if (last) End(absl::OkStatus());
-  } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
-    SendAll(answers_->OnScores(*scored), false);
+  } else if (auto* scored = std::get_if<PromptScored>(&event)) {
+    SendAll(answers_->OnScores(std::move(*scored)), false);
   } else {
     const auto& tokens = std::get<TokensReady>(event);
     Measure(tokens);

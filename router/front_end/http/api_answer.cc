@@ -10,6 +10,7 @@
 #include "router/front_end/http/ollama_format.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/response_format.h"
+#include "router/front_end/http/response_request.h"
 
 namespace tandem::router {
 namespace {
@@ -51,6 +52,33 @@ class EventRoom {
   }
 };
 
+// About how many bytes of text without log-probabilities take as long to format as `part`.
+int64_t CostOf(const v1::GenerateResponse& part) {
+  constexpr int64_t kPart = 50;
+  constexpr int64_t kLogprob = 200;  // one, with its token's text: a dozen allocations
+  constexpr int64_t kNumber = 8;
+  const auto of_tokens = [](const auto& tokens) {
+    int64_t cost = 0;
+    for (const v1::GeneratedToken& token : tokens)
+      cost += kLogprob * (1 + token.top_logprobs_size());
+    return cost;
+  };
+  switch (part.part_case()) {
+    case v1::GenerateResponse::kStarted:
+      return kPart + kNumber * part.started().prompt_token_ids_size();
+    case v1::GenerateResponse::kPromptLogprobs:
+      return kPart + of_tokens(part.prompt_logprobs().tokens());
+    case v1::GenerateResponse::kDelta:
+      return kPart + static_cast<int64_t>(part.delta().text().size()) +
+             of_tokens(part.delta().tokens());
+    case v1::GenerateResponse::kFinished:
+      return kPart + kNumber * part.finished().timing().gap_ms_size();
+    case v1::GenerateResponse::PART_NOT_SET:
+      break;
+  }
+  return 0;
+}
+
 std::unique_ptr<AnswerFormat> NewFormat(ApiRequest api, const AnswerHead& head,
                                         const model::Tokenizer& tokenizer) {
   switch (api.kind) {
@@ -82,10 +110,20 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   const bool stream = api.stream;
   const bool writes_start =
       api.kind == ApiKind::kChat || api.kind == ApiKind::kResponse || api.kind == ApiKind::kMessage;
+  const bool repeats_all = !stream || api.kind == ApiKind::kResponse;
+  // A call ends the message before it, whose text is then told as a whole.
+  const bool repeats_early = api.kind == ApiKind::kResponse && api.tool_mode != ToolMode::kNone;
+  const int64_t repeated = api.response == nullptr ? 0 : api.response->held_bytes();
   auto format = NewFormat(std::move(api), options.head, tokenizer);
   auto answer =
       std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
   answer->writes_start_ = writes_start;
+  answer->repeats_all_ = repeats_all;
+  answer->repeats_early_ = repeats_early;
+  {
+    absl::MutexLock lock(&answer->mutex_);
+    answer->cost_ = answer->repeated_cost_ = repeated;
+  }
   // A server that stops drops what was posted. Sessions and answer hold each other until they end.
   const std::shared_ptr<void> unless_started(nullptr, [answer](void*) {
     if (!answer->started_) answer->sessions_.clear();
@@ -151,9 +189,15 @@ void ApiAnswer::Flush(bool inline_ok) {
     if (!due_ || awake_ || gone_) return;
     due_ = false;
     awake_ = true;
+    inline_ok = inline_ok && IsQuick();
   }
   auto drain = [self = shared_from_this()] { self->Drain(/*woken=*/true); };
   inline_ok ? exchange_->RunOrPost(std::move(drain)) : exchange_->Post(std::move(drain));
+}
+
+bool ApiAnswer::IsQuick() const {
+  const bool repeats = repeats_early_ || (repeats_all_ && !ends_.empty());
+  return (repeats ? repeated_cost_ : cost_) <= kInlineCostMax;
 }
 
 bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
@@ -165,6 +209,9 @@ bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
   if (part.has_started() && sequences_ahead_ <= kSequencesAhead / 2) due_ = true;
   if (gone_) return true;
   if (parts_.size() >= kPartsMax) return false;
+  const int64_t cost = CostOf(part);
+  cost_ += cost;
+  repeated_cost_ += cost;
   parts_.Add(prompt, part);
   if (urgent || parts_.size() % kGatheredParts == 0) due_ = true;
   return true;
@@ -185,6 +232,7 @@ void ApiAnswer::Drain(bool woken) {
     if (done_ || exchange_->writing()) return;
     taken_.Clear();
     std::swap(taken_, parts_);
+    cost_ = 0;
     ends.swap(ends_);
     due_ = false;
   }

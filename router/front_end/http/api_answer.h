@@ -55,7 +55,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   // A session has ended, with `status`.
   void Ended(const absl::Status& status);
   // Writes the parts that were taken, unless more of them should gather first. The calling thread
-  // writes if `inline_ok` and the I/O thread is idle; else the I/O thread does.
+  // writes if `inline_ok`, formatting them takes little time, and the I/O thread is idle; else the
+  // I/O thread does.
   void Flush(bool inline_ok);
 
   void OnGone() override;
@@ -68,6 +69,9 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   static constexpr int64_t kSequencesAhead = 64;
   // Parts that gather before a write, if the client does not stream: its object is not urgent.
   static constexpr size_t kGatheredParts = 1024;
+  // What a thread other than the I/O thread formats: some 40 µs. The core's thread is one, and
+  // while it formats, no request goes on.
+  static constexpr int64_t kInlineCostMax = 8192;
 
   // Makes a session for each request: all are valid, and what they may come to hold together has
   // room, or the answer is to fail. Tokenizes prompts.
@@ -78,6 +82,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   // Begins sessions until about kSequencesAhead sequences wait for the core to take them. So a
   // large batch does not stand in the core's queue as a whole, before what others ask meanwhile.
   absl::Status BeginSessions();
+  // Whether writing what waits now takes little time.
+  bool IsQuick() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `woken`: called because of a Flush.
   void Drain(bool woken);
   // Appends the parts in `taken_` as events.
@@ -93,6 +99,9 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   const bool stream_;
   // Whether an event announces each choice; fixed before sessions start.
   bool writes_start_ = false;
+  // Whether the end repeats all parts, as one object or as the last event of a stream; whether
+  // other events may, too. Fixed as well.
+  bool repeats_all_ = false, repeats_early_ = false;
   const Options options_;
   const std::unique_ptr<AnswerFormat> format_;
   // Bound: one for each prompt, kPromptsMax (1,024).
@@ -107,6 +116,9 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   absl::Mutex mutex_;
   PartBuffer parts_ ABSL_GUARDED_BY(mutex_);  // at most kPartsMax; then the answer is cancelled
+  // Of formatting the parts that wait; of all parts, and what else the end repeats.
+  int64_t cost_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t repeated_cost_ ABSL_GUARDED_BY(mutex_) = 0;
   // Bound: one for each session.
   std::vector<absl::Status> ends_ ABSL_GUARDED_BY(mutex_);
   // Bound: one for each session. The sequences of each that the core has not taken yet.
