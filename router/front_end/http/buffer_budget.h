@@ -1,8 +1,9 @@
 // The memory that all HTTP connections together may fill with bytes that wait: requests that have
-// not arrived whole, and answers that their clients have not read. Each connection may always hold
-// a little, so that ordinary requests are served while a few clients, or many hostile ones, have
-// used up the rest. Thread safety: BufferBudget from any thread; a BufferShare belongs to its
-// connection's strand. Owner: the HttpServer; each connection owns its share.
+// not arrived whole or that wait behind another, and answers that their clients have not read. Each
+// connection may always hold a little, so that ordinary requests are served while a few clients, or
+// many hostile ones, have used up the rest. Thread safety: BufferBudget from any thread; a
+// BufferShare belongs to its connection's strand. Owner: the HttpServer; each connection owns its
+// share.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +23,8 @@ class BufferBudget {
   // Held beyond the free bytes, by all connections.
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+  // Three quarters of it are used: those that hold much must not keep it.
+  bool scarce() const { return used() > bytes_max_ - bytes_max_ / 4; }
 
  private:
   friend class BufferShare;
@@ -51,6 +54,9 @@ class BufferShare {
     charged_ = charged;
     return true;
   }
+  // The connection holds more than the free bytes.
+  bool charged() const { return charged_ > 0; }
+  bool scarce() const { return budget_.scarce(); }
 
  private:
   BufferBudget& budget_;

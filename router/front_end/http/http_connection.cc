@@ -1,5 +1,6 @@
 #include "router/front_end/http/http_connection.h"
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/error.hpp>
 #include <charconv>
@@ -40,7 +41,8 @@ void HttpConnection::Start() {
 
 void HttpConnection::ReadMore() {
   if (reading_ || state_ == State::kClosed) return;
-  if (state_ == State::kAnswering && reader_.buffered() >= kAheadBytesMax) return;
+  const bool reads_ahead = !ahead_dropped_ && reader_.buffered() < kAheadBytesMax;
+  if (state_ == State::kAnswering && !reads_ahead) return;
   reading_ = true;
   socket_.AsyncWaitReadable([self = shared_from_this()](const error_code& error) {
     self->strand_.Enter([&] {
@@ -71,11 +73,22 @@ void HttpConnection::OnBytes(absl::string_view bytes) {
   }
   reader_.Append(bytes);
   if (state_ == State::kReading) Advance();
-  if (state_ == State::kReading && !CountHeld()) {
-    return Refuse(hooks_.fault(
-        503, "this router holds as many bytes of other requests as it may: try again"));
+  if (!CountHeld()) {
+    if (state_ == State::kReading) {
+      return Refuse(hooks_.fault(
+          503, "this router holds as many bytes of other requests as it may: try again"));
+    }
+    if (state_ == State::kAnswering) DropAhead();
   }
   ReadMore();
+}
+
+void HttpConnection::DropAhead() {
+  reader_.Discard();
+  ahead_dropped_ = true;
+  keep_alive_ = false;
+  linger_ = true;
+  CountHeld();
 }
 
 void HttpConnection::Advance() {
@@ -217,8 +230,20 @@ void HttpConnection::Flush() {
   }
   writing_ = true;
   sent_in_time_ = sent_;
-  SetDeadline(limits_.write_timeout);
+  write_deadline_ = RealClock().Now() + limits_.write_timeout;
+  WatchPace();
   AwaitWritable();
+}
+
+void HttpConnection::WatchPace() {
+  sent_at_pace_ = sent_;
+  const absl::Duration left = write_deadline_ - RealClock().Now();
+  SetDeadline(share_.charged() ? std::min(left, limits_.scarce_pace) : left);
+}
+
+bool HttpConnection::IsTooSlow() const {
+  if (!share_.charged() || !share_.scarce()) return false;
+  return sent_ - sent_at_pace_ < std::max(kProgressBytes, sending_.size() / kScarceParts);
 }
 
 bool HttpConnection::CountHeld() {
@@ -242,7 +267,7 @@ void HttpConnection::AwaitWritable() {
       if (!whole && error == boost::asio::error::would_block) {
         if (self->sent_ >= self->sent_in_time_ + kProgressBytes) {
           self->sent_in_time_ = self->sent_;
-          self->SetDeadline(self->limits_.write_timeout);
+          self->write_deadline_ = RealClock().Now() + self->limits_.write_timeout;
         }
         return self->AwaitWritable();
       }
@@ -332,6 +357,7 @@ void HttpConnection::OnDeadline() {
     if (deadline_ != absl::InfiniteFuture()) ArmTimer();
     return;
   }
+  if (writing_ && RealClock().Now() < write_deadline_ && !IsTooSlow()) return WatchPace();
   if (state_ == State::kReading && timed_request_ && !writing_) {
     return Refuse(hooks_.fault(408, absl::StrCat("the request did not arrive within ",
                                                  absl::FormatDuration(limits_.request_timeout))));

@@ -9,7 +9,9 @@
 // Bounds: requests that the client sends ahead wait in a buffer of kAheadBytesMax; when it is full
 // the connection reads nothing. A client that does not read its reply loses the connection after
 // `write_timeout`; one that reads slowly keeps it. What a connection holds counts in its server's
-// BufferBudget: without room there a request is refused, and an unread answer ends its connection.
+// BufferBudget: without room there a request is refused, an unread answer ends its connection, and
+// requests sent ahead are dropped, with the connection once it has its answer. While that budget is
+// scarce, a client that holds a part of it must read its answer within a minute.
 // Every state has a deadline. If the client ends its stream while its answer is
 // being made, the connection treats it as gone.
 // Thread safety: every method runs within the lock of its IoStrand, except Post and RunOrPost,
@@ -37,6 +39,10 @@ struct ConnectionLimits {
   absl::Duration idle_timeout = absl::Seconds(75);     // between requests
   absl::Duration request_timeout = absl::Seconds(30);  // from a request's first byte to its last
   absl::Duration write_timeout = absl::Seconds(60);    // the client reads less than kProgressBytes
+  // While the BufferBudget is scarce, a client that holds a part of it must take kProgressBytes and
+  // the kScarceParts-th part of what is being sent to it in each of these times. It is not shorter
+  // because a kernel tells of room for more only once a third of its own buffer is free.
+  absl::Duration scarce_pace = absl::Seconds(5);
 };
 
 class HttpConnection final : public HttpExchange,
@@ -54,6 +60,8 @@ class HttpConnection final : public HttpExchange,
 
   // A client that reads this much within `write_timeout` goes on.
   static constexpr size_t kProgressBytes = 4096;
+  // In so many times `scarce_pace` a client must be able to read its answer.
+  static constexpr size_t kScarceParts = 12;
 
   // `strand`, `limits`, `budget` and `hooks` outlive the connection. `strand` is that of its I/O
   // thread.
@@ -100,6 +108,11 @@ class HttpConnection final : public HttpExchange,
   void OnWritten();
   // Counts what the connection holds now; false: there is no room for it.
   bool CountHeld();
+  // There is no room for what the client sent ahead: the connection ends after its answer.
+  void DropAhead();
+  // Looks at how fast the client reads after `scarce_pace`, or at the write timeout.
+  void WatchPace();
+  bool IsTooSlow() const;
   void ReplyDone();
   void SetDeadline(absl::Duration from_now);
   void ArmTimer();
@@ -116,11 +129,14 @@ class HttpConnection final : public HttpExchange,
   std::string out_, sending_;               // to be written next; being written
   size_t sent_ = 0;                         // bytes of sending_
   size_t sent_in_time_ = 0;                 // those when the write deadline was set
-  BufferShare share_;                       // of the server's budget
+  size_t sent_at_pace_ = 0;                 // those when the pace was watched last
+  absl::Time write_deadline_ = absl::InfiniteFuture();
+  BufferShare share_;  // of the server's budget
   bool reading_ = false, writing_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;
   bool reply_ended_ = false;    // out_ and sending_ hold the rest of the reply
   bool linger_ = false;         // after the reply, the client may still be sending
+  bool ahead_dropped_ = false;  // nothing more is read before the answer is out
   bool advancing_ = false;      // HandleOne is on the stack
   bool timed_request_ = false;  // the deadline is that of the request being read
   size_t linger_bytes_ = 0;
