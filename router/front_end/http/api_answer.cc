@@ -164,6 +164,7 @@ absl::Status ApiAnswer::MakeSessions(const std::vector<v1::GenerateRequest>& req
 void ApiAnswer::Begin(const absl::Status& made) {
   started_ = true;
   std::string none;
+  if (done_) return;  // the client is gone
   const absl::Status begun = made.ok() ? BeginSessions() : made;
   if (!begun.ok()) Fail(begun, none);
 }
@@ -269,13 +270,17 @@ void ApiAnswer::BeginStream(absl::string_view events) {
 
 void ApiAnswer::Complete(std::string& events) {
   done_ = true;
-  if (!stream_) return exchange_->Reply(NewReply("application/json", format_->ToJson()));
+  if (!stream_) {
+    exchange_->Reply(NewReply("application/json", format_->ToJson()));
+    return Release();
+  }
   format_->EndEvents(events);
   if (!streaming_) {
     BeginStream(events);
     events.clear();
   }
   exchange_->EndStream(true, events);
+  Release();
 }
 
 void ApiAnswer::Fail(const absl::Status& status, std::string& events) {
@@ -289,10 +294,12 @@ void ApiAnswer::Fail(const absl::Status& status, std::string& events) {
     HttpReply reply = ErrorReply(format_->TranslateFieldNames(status));
     options_.error_form.Apply(reply);
     reply.headers.insert(reply.headers.end(), options_.headers.begin(), options_.headers.end());
-    return exchange_->Reply(std::move(reply));
+    exchange_->Reply(std::move(reply));
+    return Release();
   }
   format_->FailEvents(format_->TranslateFieldNames(status), events);
   exchange_->EndStream(true, events);
+  Release();
 }
 
 HttpReply ApiAnswer::NewReply(std::string content_type, std::string body) const {
@@ -302,13 +309,20 @@ HttpReply ApiAnswer::NewReply(std::string content_type, std::string body) const 
 void ApiAnswer::OnGone() {
   done_ = true;
   CancelSessions();
+  Release();
+}
+
+void ApiAnswer::Release() {
+  format_ = nullptr;
+  taken_ = PartBuffer();
 }
 
 void ApiAnswer::CancelSessions() {
+  PartBuffer dropped;  // destroyed without the lock, for which the core may wait
   {
     absl::MutexLock lock(&mutex_);
     gone_ = true;
-    parts_ = PartBuffer();
+    std::swap(dropped, parts_);
   }
   for (const auto& session : sessions_) session->Cancel();
   sessions_.clear();

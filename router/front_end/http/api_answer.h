@@ -94,6 +94,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   void Fail(const absl::Status& status, std::string& events);
   HttpReply NewReply(std::string content_type, std::string body) const;
   void CancelSessions();
+  // Frees what was formatted, on this thread: the last owner of this answer may be the core's.
+  void Release();
 
   const std::shared_ptr<HttpExchange> exchange_;
   const bool stream_;
@@ -103,7 +105,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   // other events may, too. Fixed as well.
   bool repeats_all_ = false, repeats_early_ = false;
   const Options options_;
-  const std::unique_ptr<AnswerFormat> format_;
+  std::unique_ptr<AnswerFormat> format_;  // null once done_
   // Bound: one for each prompt, kPromptsMax (1,024).
   std::vector<std::shared_ptr<AnswerSession>> sessions_;
   BatchShare share_;        // what they may come to hold; until this answer is destroyed

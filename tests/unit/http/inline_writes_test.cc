@@ -1,11 +1,13 @@
 // Goal: the core's thread formats for a client only what takes little time. What takes longer, such
 // as a whole answer with log-probabilities, is left to the client's I/O thread.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include "absl/strings/match.h"
 #include "common/runtime/clock.h"
 #include "router/front_end/http/api_answer.h"
 #include "router/front_end/http/response_request.h"
+#include "tests/testing/resident_memory.h"
 
 namespace tandem::router {
 namespace {
@@ -24,6 +26,8 @@ class IdleExchange final : public HttpExchange {
   void WriteStream(absl::string_view bytes) override { written.append(bytes.data(), bytes.size()); }
   void EndStream(bool, absl::string_view bytes) override { WriteStream(bytes); }
   bool writing() const override { return false; }
+
+  void LoseClient() { std::exchange(pending_, nullptr)->OnGone(); }
 
   std::vector<absl::AnyInvocable<void()>> posted;
   int ran_inline = 0;
@@ -159,6 +163,22 @@ TEST_F(InlineWrites, EventsThatRepeatMuchAreLeftToTheIoThread) {
   exchange_->ran_inline = 0;
   End();
   EXPECT_EQ(exchange_->ran_inline, 0) << "the end repeats all ten tokens";
+}
+
+// The core holds its session, and through it the answer, for a while longer.
+TEST_F(InlineWrites, WhatAClientThatLeftWouldHaveGotIsFreedByTheIoThread) {
+  if (!testing::kResidentBytesTell) GTEST_SKIP() << "the allocator is a sanitizer's";
+  Start(ApiKind::kChat, /*stream=*/false, 20);
+  Tokens(1024, 20);
+  RunPosted();
+  const auto allocated = [] {
+    const struct mallinfo2 heap = ::mallinfo2();
+    return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
+  };
+  const int64_t before = allocated();
+  exchange_->LoseClient();
+  EXPECT_LT(allocated(), before - 1024 * 21 * 300);
+  session_ = nullptr;
 }
 
 }  // namespace
