@@ -35,7 +35,7 @@ void DecodeCore::FollowConstraints() {
     if (found == by_sequence_.end()) continue;
     const Legs::iterator leg = found->second;
     if (!settled.progress.ok()) {
-      FailForConstraint(leg, settled.progress.status());
+      FailRequestAndEnd(leg, settled.progress.status(), "constraint");
       continue;
     }
     const request::FinishReason reason =
@@ -44,9 +44,10 @@ void DecodeCore::FollowConstraints() {
   }
 }
 
-void DecodeCore::FailForConstraint(Legs::iterator leg, const absl::Status& status) {
+void DecodeCore::FailRequestAndEnd(Legs::iterator leg, const absl::Status& status,
+                                   const std::string& reason) {
   ledger_.FailRequest(leg->first.router, leg->second.wire, status, leg->second.trace_id);
-  End(leg, "constraint");
+  End(leg, reason);
 }
 
 }  // namespace tandem::decode_node

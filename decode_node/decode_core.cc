@@ -305,6 +305,10 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no leg");
     const Legs::iterator it = found->second;
     Leg& leg = it->second;
+    if (outcome.request_at_fault) {
+      FailRequestAndEnd(it, outcome.status, "no token to choose");
+      continue;
+    }
     if (!outcome.status.ok()) {
       FailAndEnd(it, outcome.status, "step failed");
       continue;
@@ -328,7 +332,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
     const auto reason = OnAppended(leg, scheduler_.AppendSampled(outcome));
     if (!reason.ok()) {
-      FailForConstraint(it, reason.status());
+      FailRequestAndEnd(it, reason.status(), "constraint");
     } else if (*reason != request::FinishReason::kNone) {
       finished.emplace_back(it, *reason);
     }

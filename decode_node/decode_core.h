@@ -162,8 +162,8 @@ class DecodeCore final : public node::NodeCore {
                                        Progress progress) const;
   // Ends the legs whose constraints have found an end or a fault in what was read late.
   void FollowConstraints();
-  // Ends the leg of a request that no node can continue.
-  void FailForConstraint(Legs::iterator leg, const absl::Status& status);
+  // Reports that no node can continue the request, then ends the leg.
+  void FailRequestAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
   // Reports LegFailed, then ends the leg.
   void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
   // Logs what a leg's loans cost it, if its sequence had any; the other one reports it.

@@ -248,6 +248,11 @@ void PrefillCore::Fail(Exports::iterator it, const absl::Status& status, bool le
   Abandon(it, std::string(status.message()));
 }
 
+void PrefillCore::FailRequest(Exports::iterator it, const absl::Status& status) {
+  ledger_.FailRequest(it->second.owner->router, it->second.wire, status, it->second.trace_id);
+  Abandon(it, std::string(status.message()));
+}
+
 void PrefillCore::Abandon(Exports::iterator it, const std::string& reason) {
   TANDEM_CHECK(it->second.owner.has_value(), "export ", it->first.value(), " abandoned twice");
   legs_.erase(*it->second.owner);
@@ -295,10 +300,7 @@ void PrefillCore::EndExport(Exports::iterator it) {
 absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time now) {
   // A constraint may not fit the tokens that it has to read before the first one.
   for (const node::ConstraintTurns::Settled& settled : scheduler_.FollowConstraints()) {
-    const Exports::iterator it = by_sequence_.at(settled.id);
-    const absl::Status& status = settled.progress.status();
-    ledger_.FailRequest(it->second.owner->router, it->second.wire, status, it->second.trace_id);
-    Abandon(it, std::string(status.message()));
+    FailRequest(by_sequence_.at(settled.id), settled.progress.status());
   }
   resources_.borrower().BeforeStep(now);
   FailSplitsLost();
@@ -383,6 +385,10 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
   for (const node::StepOutcome& outcome : step.outcomes) {
     const auto found = by_sequence_.find(outcome.id);
     TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no export");
+    if (outcome.request_at_fault) {
+      FailRequest(found->second, outcome.status);
+      continue;
+    }
     if (!outcome.status.ok()) {
       // Layers of the failed step were already sent: what the receiver verified may be wrong.
       Fail(found->second, outcome.status, /*lease_stands=*/false);

@@ -136,6 +136,8 @@ class PrefillCore final : public node::NodeCore {
   // Reports LegFailed and abandons the export. `lease_stands`: what was pushed is correct, so
   // another sender may continue.
   void Fail(Exports::iterator it, const absl::Status& status, bool lease_stands);
+  // Reports that no node can continue the request, and abandons the export.
+  void FailRequest(Exports::iterator it, const absl::Status& status);
   // Ends the prompts whose loans were lost.
   void FailSplitsLost();
   // Sends FIN of the prompts whose units are all lent.

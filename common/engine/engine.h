@@ -67,6 +67,9 @@ struct SampledToken {
   // Set instead of a token when this block of the sequence does not hold its tokens' KV. The step's
   // other slices are unaffected.
   std::optional<BlockId> damaged;
+  // Set instead of a token when none can be chosen: each logit is NaN or minus infinity, or its
+  // token is not allowed. The step's other slices are unaffected.
+  bool no_choice = false;
 };
 
 // One sequence's part of a step.
@@ -157,8 +160,8 @@ class Engine {
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
   // of one step may not exceed the `max_batch_tokens` of ProfileStepBytes. REQUIRES: no two slices
   // write the same block. Errors: kInvalidArgument for a slice that breaks its REQUIRES or a token
-  // id outside the vocabulary; the step then computes nothing. A damaged block does not fail the
-  // step: see SampledToken.
+  // id outside the vocabulary; the step then computes nothing. Neither a damaged block nor
+  // a slice without a token to choose fails the step: see SampledToken.
   virtual absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                          LayerDone layer_done) = 0;
 };

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 
 namespace tandem::engine {
 namespace {
@@ -113,7 +112,8 @@ SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size) {
   if (params.has_penalties()) inputs.counts = CountTokens(slice, static_cast<size_t>(vocab_size));
   kernels::SamplingArgs& args = inputs.args;
   args.vocab_size = vocab_size;
-  args.temperature = static_cast<float>(params.temperature);
+  args.temperature =
+      params.temperature < kGreedyBelow ? 0.0f : static_cast<float>(params.temperature);
   args.top_k = params.top_k;
   args.top_p = PositiveFloat(params.top_p);
   args.min_p = static_cast<float>(params.min_p);
@@ -133,8 +133,8 @@ SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size) {
   return inputs;
 }
 
-absl::StatusOr<SampledToken> SampleToken(const SamplingInputs& inputs, const float* logits,
-                                         const kernels::Backend& backend, void* scratch) {
+SampledToken SampleToken(const SamplingInputs& inputs, const float* logits,
+                         const kernels::Backend& backend, void* scratch) {
   if (inputs.only >= 0) return SampledToken{.token = inputs.only};
   std::vector<kernels::TokenLogprob> top(static_cast<size_t>(inputs.args.num_top_logprobs));
   kernels::SamplingArgs args = inputs.args;
@@ -143,20 +143,16 @@ absl::StatusOr<SampledToken> SampleToken(const SamplingInputs& inputs, const flo
   args.scratch = scratch;
   kernels::SamplingResult result = backend.sample(args);
   if (result.token < 0 && inputs.banned) {
-    // Every allowed token is banned. Ignore the bans: otherwise the whole step would fail, for all
-    // sequences in it.
+    // Every allowed token is banned. Ignore the bans: otherwise the request would fail.
     args.allowed_tokens = inputs.unbanned.empty() ? nullptr : inputs.unbanned.data();
     result = backend.sample(args);
   }
-  if (result.token < 0) {
-    return absl::InternalError(absl::StrCat("no token can be chosen at position ", args.position,
-                                            ": every logit is NaN, minus infinity or not allowed"));
-  }
+  if (result.token < 0) return SampledToken{.no_choice = true};
   return ToSampled(result.token, result.logprob, top);
 }
 
-absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
-                                         const kernels::Backend& backend, void* scratch) {
+SampledToken SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
+                         const kernels::Backend& backend, void* scratch) {
   return SampleToken(InputsOf(slice, static_cast<int32_t>(logits.size())), logits.data(), backend,
                      scratch);
 }

@@ -5,13 +5,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/aligned_buffer.h"
 #include "common/engine/engine.h"
 #include "kernels/api/backend.h"
 
 namespace tandem::engine {
+
+// Lower temperatures are greedy: quotients of ordinary logits would come near the largest float,
+// and likelier tokens would tie with others there. Nearly equal logits alone could be drawn
+// otherwise.
+inline constexpr double kGreedyBelow = 0x1p-64;
 
 // Bit i says whether token i may be chosen; empty = all may.
 using TokenMask = std::vector<uint32_t>;
@@ -33,14 +37,14 @@ struct SamplingInputs {
 };
 SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size);
 
-// Chooses the token after slice.tokens from `logits`. `scratch` has SamplingScratchBytes.
-// Errors: kInternal when no token can be chosen (every logit is NaN or not allowed).
-absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
-                                         const kernels::Backend& backend, void* scratch);
+// Chooses the token after slice.tokens from `logits`, or says that there is none
+// (SampledToken::no_choice). `scratch` has SamplingScratchBytes.
+SampledToken SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
+                         const kernels::Backend& backend, void* scratch);
 
 // The same, from inputs that InputsOf made. `logits` has inputs.args.vocab_size elements.
-absl::StatusOr<SampledToken> SampleToken(const SamplingInputs& inputs, const float* logits,
-                                         const kernels::Backend& backend, void* scratch);
+SampledToken SampleToken(const SamplingInputs& inputs, const float* logits,
+                         const kernels::Backend& backend, void* scratch);
 
 SampledToken ToSampled(TokenId token, float logprob, absl::Span<const kernels::TokenLogprob> top);
 

@@ -16,6 +16,13 @@ void TakeToken(Sequence& sequence, const engine::SampledToken& token, kv::BlockP
                      " does not hold the KV of the sequence's tokens: it is damaged"));
     return ForgetFrom(sequence, *token.damaged, pool);
   }
+  if (token.no_choice) {
+    outcome.request_at_fault = true;
+    outcome.status = absl::InvalidArgumentError(
+        absl::StrCat("no token can be chosen at position ", sequence.tokens.size(),
+                     ": every logit is NaN, minus infinity or not allowed"));
+    return;
+  }
   outcome.sampled = true;
   outcome.token = token;
 }

@@ -17,8 +17,10 @@ struct StepOutcome {
   SequenceId id;
   Sequence* sequence = nullptr;  // until it is released
   // kDataLoss: a block of this sequence is damaged, and neither it nor what was computed from it is
-  // found as a prefix any more. Otherwise as the step's.
+  // found as a prefix any more. Otherwise as the step's, or what makes request_at_fault.
   absl::Status status;
+  // No token can be chosen for the sequence. No node can continue the request.
+  bool request_at_fault = false;
   bool sampled = false;
   engine::SampledToken token;  // if sampled; not yet appended
   // Scores of prompt tokens first_scored, first_scored + 1, ...; each token's once.
@@ -26,8 +28,9 @@ struct StepOutcome {
   int64_t first_scored = 0;
 };
 
-// Puts the sampled token into `outcome`. Of a sequence with a damaged block, puts the error there
-// and withdraws from the prefix cache that block and what was computed from it.
+// Puts the sampled token into `outcome`, or the error if none could be chosen. Of a sequence with a
+// damaged block, puts that error there and withdraws from the prefix cache that block and what was
+// computed from it.
 void TakeToken(Sequence& sequence, const engine::SampledToken& token, kv::BlockPool& pool,
                StepOutcome& outcome);
 // Moves the scores of the step's prompt tokens there; `first_row` is the slice's.

@@ -6,7 +6,9 @@
 // Philox4x32-10 keyed by (seed, sequence index) and counted by (position, token id / 4), word token
 // id % 4. Temperature 0 is plain argmax. Ties go to the lower id everywhere. Logprobs are of the
 // raw distribution, before bias, penalties and temperature. A NaN logit counts as minus infinity;
-// when no token remains the result's token is -1.
+// when no token remains the result's token is -1. Finite logits stay finite: penalties and the
+// temperature take them to the largest float of their sign at most, so only tokens that are not
+// allowed, or whose logit or bias is minus infinity or NaN, are excluded.
 //
 // Thread safety: pure functions; calls with different scratch may run at once. Owner: the caller
 // owns all memory. Errors: none; a broken REQUIRES ends the process (require.h).

@@ -17,6 +17,13 @@ constexpr float kLargest = 3.402823466e38f;
 // A NaN becomes -inf, +inf the largest float.
 TANDEM_INLINE V16 Clean(V16 x) { return Min(Max(x, Set1(kMinusInfinity)), Set1(kLargest)); }
 
+// `x` was computed from `before`. Only a -inf or a NaN there becomes -inf: -inf excludes a token,
+// and the quotient of a finite logit may exceed the floats.
+TANDEM_INLINE V16 KeepFinite(V16 before, V16 x) {
+  const V16 finite = Min(Max(x, Set1(-kLargest)), Set1(kLargest));
+  return Select(Less(Set1(kMinusInfinity), before), finite, Set1(kMinusInfinity));
+}
+
 TANDEM_INLINE V16 LoadLogits(const float* x, int32_t i, int32_t size) {
   const Mask16 mask = LaneRange(0, size - i);
   return Select(mask, Clean(LoadMasked(mask, x + i)), Set1(kMinusInfinity));
@@ -92,7 +99,8 @@ inline void ApplyPenalties(const SamplingArgs& args, float* work) {
   for (int32_t i = 0; i < args.num_counts; ++i) {
     const TokenCount& seen = args.counts[i];
     KERNEL_REQUIRE(seen.token >= 0 && seen.token < args.vocab_size);
-    float logit = work[seen.token];
+    const float before = work[seen.token];
+    float logit = before;
     if (seen.prompt_count + seen.output_count > 0) {
       logit = logit > 0 ? logit / args.repetition_penalty : logit * args.repetition_penalty;
     }
@@ -100,7 +108,7 @@ inline void ApplyPenalties(const SamplingArgs& args, float* work) {
       logit -= args.presence_penalty;
       logit -= args.frequency_penalty * static_cast<float>(seen.output_count);
     }
-    work[seen.token] = logit;
+    work[seen.token] = First(KeepFinite(Set1(before), Set1(logit)));
   }
 }
 
@@ -122,7 +130,8 @@ inline void Adjust(const SamplingArgs& args, float* work) {
 inline void DivideByTemperature(const SamplingArgs& args, float* work) {
   const V16 temperature = Set1(args.temperature == 0 ? 1.0f : args.temperature);
   for (int32_t i = 0; i < args.vocab_size; i += kLanes) {
-    Store(work + i, Clean(Div(Load(work + i), temperature)));
+    const V16 logits = Load(work + i);
+    Store(work + i, KeepFinite(logits, Div(logits, temperature)));
   }
 }
 

@@ -18,6 +18,13 @@ bool Better(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 }
 
+// Of a finite logit, a penalty or a quotient may exceed the floats. Minus infinity excludes a
+// token.
+double KeepFinite(double logit) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  return logit > -INFINITY ? std::clamp(logit, -kLargest, kLargest) : -INFINITY;
+}
+
 std::vector<double> Adjusted(const SamplingArgs& args) {
   std::vector<double> logits(args.logits, args.logits + args.vocab_size);
   for (double& logit : logits) {
@@ -38,6 +45,7 @@ std::vector<double> Adjusted(const SamplingArgs& args) {
       logit -=
           args.presence_penalty + static_cast<double>(args.frequency_penalty) * seen.output_count;
     }
+    logit = KeepFinite(logit);
   }
   return logits;
 }
@@ -94,7 +102,7 @@ SamplingResult Sample(const SamplingArgs& args) {
   std::vector<Candidate> candidates;
   for (int32_t i = 0; i < args.vocab_size; ++i) {
     const double temperature = args.temperature == 0 ? 1.0 : args.temperature;
-    if (logits[i] > -INFINITY) candidates.push_back({i, logits[i] / temperature});
+    if (logits[i] > -INFINITY) candidates.push_back({i, KeepFinite(logits[i] / temperature)});
   }
   std::sort(candidates.begin(), candidates.end(), Better);
   if (args.temperature > 0) {

@@ -97,7 +97,7 @@ class CpuEngine : public Engine {
                                                    absl::Span<const SequenceSlice> slices,
                                                    LayerDone layer_done);
   void CopyForks(const kv::BlockArena& arena, absl::Span<const SequenceSlice> slices);
-  absl::StatusOr<std::vector<SampledToken>> SampleAll(absl::Span<const SequenceSlice> slices);
+  std::vector<SampledToken> SampleAll(absl::Span<const SequenceSlice> slices);
   void ScorePrompts(absl::Span<const SequenceSlice> slices);
   absl::Status RunProfile(int64_t max_batch_tokens);
   int64_t ReserveSampling();
@@ -158,7 +158,7 @@ absl::StatusOr<std::vector<SampledToken>> CpuEngine::StepIn(const kv::BlockArena
   }
   CopyForks(arena, slices);
   pass_.Forward(MakeBatch(slices, arena), arena, layer_done);
-  ASSIGN_OR_RETURN(std::vector<SampledToken> sampled, SampleAll(slices));
+  std::vector<SampledToken> sampled = SampleAll(slices);
   ScorePrompts(slices);
   return sampled;
 }
@@ -197,26 +197,20 @@ void CpuEngine::ScorePrompts(absl::Span<const SequenceSlice> slices) {
   }
 }
 
-absl::StatusOr<std::vector<SampledToken>> CpuEngine::SampleAll(
-    absl::Span<const SequenceSlice> slices) {
+std::vector<SampledToken> CpuEngine::SampleAll(absl::Span<const SequenceSlice> slices) {
   std::vector<const SequenceSlice*> sampling;
   for (const SequenceSlice& slice : slices) {
     if (slice.sample) sampling.push_back(&slice);
   }
   ReserveSampling();
-  std::vector<absl::StatusOr<SampledToken>> results(sampling.size(), SampledToken());
+  std::vector<SampledToken> tokens(sampling.size());
   pool_->parallel()(static_cast<int64_t>(sampling.size()), [&](int64_t i, int worker) {
     const size_t index = static_cast<size_t>(i);
     // Without a creditor's answer the logits mean nothing, and may be no numbers.
     if (sampling[index]->remote != nullptr && !sampling[index]->remote->failure.ok()) return;
-    results[index] = SampleToken(*sampling[index], pass_.Logits(index), backend_,
-                                 sampling_scratch_[static_cast<size_t>(worker)].data());
+    tokens[index] = SampleToken(*sampling[index], pass_.Logits(index), backend_,
+                                sampling_scratch_[static_cast<size_t>(worker)].data());
   });
-  std::vector<SampledToken> tokens;
-  for (absl::StatusOr<SampledToken>& result : results) {
-    RETURN_IF_ERROR(result.status());
-    tokens.push_back(*std::move(result));
-  }
   return tokens;
 }
 

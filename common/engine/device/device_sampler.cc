@@ -249,15 +249,11 @@ absl::Status DeviceSampler::SampleOnHost(absl::Span<const size_t> rows,
   RETURN_IF_ERROR(ReserveHostLogits());
   for (size_t i = 0; i < rows.size(); ++i) CopyLogits(logits_, rows[i], i);
   RETURN_IF_ERROR(stream_.Synchronize());
-  std::vector<absl::StatusOr<SampledToken>> results(rows.size(), SampledToken());
   parallel_(static_cast<int64_t>(rows.size()), [&](int64_t i, int worker) {
     const size_t index = static_cast<size_t>(i);
-    results[index] = SampleToken(inputs_[rows[index]], HostLogits(index), host_,
-                                 scratch_[static_cast<size_t>(worker)].data());
+    (*tokens)[rows[index]] = SampleToken(inputs_[rows[index]], HostLogits(index), host_,
+                                         scratch_[static_cast<size_t>(worker)].data());
   });
-  for (size_t i = 0; i < rows.size(); ++i) {
-    ASSIGN_OR_RETURN((*tokens)[rows[i]], std::move(results[i]));
-  }
   return absl::OkStatus();
 }
 

@@ -49,7 +49,7 @@ class DeviceSampler {
   // device's.
   absl::Status Start(absl::Span<const SequenceSlice> slices, const float* logits);
   // Waits for the stream and returns the tokens of the last Start, in slice order. Errors: the
-  // device's; kInternal when no token can be chosen.
+  // device's.
   absl::StatusOr<std::vector<SampledToken>> Finish();
 
   // The raw log-probabilities of `targets` by the rows of `logits`, and the `num_top` highest of

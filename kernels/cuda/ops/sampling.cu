@@ -62,7 +62,8 @@ struct Sampler {
     SyncThreads();
   }
 
-  TANDEM_KERNEL float Penalise(const DeviceSampleRow& p, const TokenCount& seen, float logit) {
+  TANDEM_KERNEL float Penalise(const DeviceSampleRow& p, const TokenCount& seen, float before) {
+    float logit = before;
     if (seen.prompt_count + seen.output_count > 0) {
       logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
     }
@@ -70,7 +71,7 @@ struct Sampler {
       logit = Add(logit, -p.presence_penalty);
       logit = Add(logit, -Mul(p.frequency_penalty, static_cast<float>(seen.output_count)));
     }
-    return logit;
+    return KeepFinite(before, logit);
   }
 
   // Divides one adjusted logit, stores it, and returns its key, or kNoKey.

@@ -35,6 +35,12 @@ TANDEM_DEVICE float NegativeInfinity() { return BitsToFloat(0xff800000u); }
 // Replaces NaN by −inf (Max and Min drop a NaN), and +inf by the largest float.
 TANDEM_DEVICE float Clean(float x) { return Min(Max(x, NegativeInfinity()), kLargestLogit); }
 
+// `x` was computed from `before`. Only a −inf or a NaN there becomes −inf.
+TANDEM_DEVICE float KeepFinite(float before, float x) {
+  const float finite = Min(Max(x, -kLargestLogit), kLargestLogit);
+  return before > NegativeInfinity() ? finite : NegativeInfinity();
+}
+
 // The key of a token: ascending keys are descending logits, then ascending ids. −0 and 0 are equal.
 TANDEM_DEVICE uint64_t MakeKey(float logit, int token) {
   const uint32_t bits = FloatToBits(logit + 0.0f);
@@ -165,7 +171,9 @@ struct Divider {
     in_range = temperature >= 0x1p-20f && temperature <= 0x1p20f;
   }
   // The clean quotient of a clean logit.
-  TANDEM_DEVICE float Of(float logit) const { return Clean(Divide(logit, temperature)); }
+  TANDEM_DEVICE float Of(float logit) const {
+    return KeepFinite(logit, Divide(logit, temperature));
+  }
   // Cleans and divides. Numbers well inside the range of floats need no cleaning.
   TANDEM_DEVICE void Apply(FourValues* four) const {
     auto& v = four->of;

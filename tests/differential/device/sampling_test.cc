@@ -4,6 +4,7 @@
 // hostile logits are safe.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "device_fixture.h"
 #include "kernels/api/backend.h"
@@ -389,6 +390,31 @@ TEST_P(DeviceSamplingTest, TiesMasksAndHostileLogits) {
   }
   hostile.allowed[1] = 1u << 7;  // token 39 alone
   EXPECT_EQ(Choose({hostile})[0].result.token, 39);
+}
+
+// Quotients and penalties may take finite logits beyond the floats. That excludes no token.
+TEST_P(DeviceSamplingTest, FiniteLogitsCanBeChosenWhateverDividesThem) {
+  Row row;
+  row.logits = Normal(40);
+  for (float& logit : row.logits) logit -= 50;
+  row.args.vocab_size = 40;
+  row.allowed = {1u << 5, 0};
+  for (const bool biased : {false, true}) {
+    row.biases.clear();
+    if (biased) row.biases = {{5, -100}};
+    for (const float temperature : {1e-38f, 2e-38f, 1e-45f, 1.0f, 0.0f}) {
+      for (const bool penalised : {false, true}) {
+        row.args.temperature = temperature;
+        row.args.repetition_penalty = penalised ? std::numeric_limits<float>::max() : 1.0f;
+        row.counts.clear();
+        if (penalised) row.counts = {{5, 1, 1}};
+        row.args.top_p = 0.5f;
+        EXPECT_EQ(Choose({row})[0].result.token, 5) << temperature << penalised << biased;
+        row.args.top_p = 1;
+        EXPECT_EQ(Choose({row})[0].result.token, 5) << temperature << penalised << biased;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // one asked for; classes agree on every token and logprob bit; ties, masks and hostile logits are
 // safe.
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "kernel_fixture.h"
@@ -232,6 +233,41 @@ TEST_P(SamplingTest, HostileLogits) {
   }
   nothing[1] = 1u << 7;  // token 39 alone
   EXPECT_EQ(Choose(*backend_, args).token, 39);
+}
+
+// Quotients and penalties may take finite logits beyond the floats. That excludes no token.
+TEST_P(SamplingTest, FiniteLogitsCanBeChosenWhateverDividesThem) {
+  Floats logits = Normal(40);
+  for (size_t i = 0; i < 40; ++i) logits[i] -= 50;
+  logits[7] = -INFINITY;
+  const TokenBias bias = {5, -100};
+  const uint32_t only[2] = {1u << 5, 0}, excluded[2] = {1u << 7, 0};
+  const TokenCount count = {5, 1, 1};
+  SamplingArgs args;
+  args.logits = logits.data();
+  args.vocab_size = 40;
+  args.biases = &bias;
+  args.num_biases = 1;
+  for (const Backend* backend : {backend_, &ref_}) {
+    for (const float temperature : {1e-38f, 2e-38f, 1e-45f, 1e-30f, 1.0f, 0.0f}) {
+      for (const float penalty : {1.0f, std::numeric_limits<float>::max()}) {
+        for (const int filter : {0, 1, 2, 3}) {
+          args.temperature = temperature;
+          args.repetition_penalty = penalty;
+          args.counts = &count;
+          args.num_counts = penalty == 1 ? 0 : 1;
+          args.top_k = filter == 1 ? 3 : 0;
+          args.top_p = filter == 2 ? 0.5f : 1.0f;
+          args.min_p = filter == 3 ? 0.5f : 0.0f;
+          args.allowed_tokens = only;
+          EXPECT_EQ(Choose(*backend, args).token, 5)
+              << "temperature " << temperature << " penalty " << penalty << " filter " << filter;
+          args.allowed_tokens = excluded;
+          EXPECT_EQ(Choose(*backend, args).token, -1);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -163,18 +163,21 @@ TEST_P(DeviceEngineSamplingTest, DeliversWhatTheHostsSamplerWould) {
   }
 }
 
-TEST_P(DeviceEngineSamplingTest, NothingToChooseIsAnError) {
+TEST_P(DeviceEngineSamplingTest, NothingToChooseConcernsOneSlice) {
   const std::unique_ptr<Engine> engine = NewEngine(true);
   DrivenSequence sequence;
   sequence.tokens = {1, 2, 3};
   sequence.prompt_tokens = 3;
   sequence.blocks = TakeBlocks(engine->spec(), 0, 4);
-  SequenceSlice slice = SliceOf(sequence, 3);
+  DrivenSequence other = sequence;
+  other.blocks = TakeBlocks(engine->spec(), 1, 4);
+  std::vector<SequenceSlice> slices = {SliceOf(sequence, 3), SliceOf(other, 3)};
   const std::vector<uint32_t> nothing(static_cast<size_t>(engine->spec().vocab_size / 32 + 1), 0);
-  slice.allowed = nothing;
-  const auto sampled = engine->Step(absl::MakeConstSpan(&slice, 1), [](int) {});
-  EXPECT_EQ(sampled.status().code(), absl::StatusCode::kInternal) << sampled.status();
-  EXPECT_THAT(std::string(sampled.status().message()), ::testing::HasSubstr("position 3"));
+  slices[0].allowed = nothing;
+  ASSERT_OK_AND_ASSIGN(const std::vector<SampledToken> sampled, engine->Step(slices, [](int) {}));
+  ASSERT_EQ(sampled.size(), 2u);
+  EXPECT_TRUE(sampled[0].no_choice);
+  EXPECT_FALSE(sampled[1].no_choice);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceEngineSamplingTest,

@@ -72,9 +72,9 @@ class Processors : public ::testing::TestWithParam<kernels::IsaClass> {
     slice.prompt_tokens = prompt_tokens_;
     slice.sampling = &c.sampling;
     slice.stop = &c.stop;
-    const auto sampled = SampleToken(slice, logits_, *backend_, scratch_.data());
-    EXPECT_OK(sampled.status());
-    return sampled->token;
+    const SampledToken sampled = SampleToken(slice, logits_, *backend_, scratch_.data());
+    EXPECT_FALSE(sampled.no_choice);
+    return sampled.token;
   }
 
   const kernels::Backend* backend_ = nullptr;
@@ -91,6 +91,22 @@ TEST_P(Processors, GreedyTakesTheLikeliest) {
     c.sampling.temperature = 0;
     EXPECT_EQ(Draw(c), set["likeliest"].get<TokenId>()) << set["params"].dump();
   }
+}
+
+// At the first two, quotients of these logits exceed the floats.
+TEST_P(Processors, TinyTemperaturesTakeTheLikeliest) {
+  for (const nlohmann::json& set : golden_["sets"]) {
+    Case c = CaseOf(set["params"]);
+    for (const double temperature : {1e-38, 2e-38, 1e-45, 1e-300, 1e-30, 0x1p-65}) {
+      c.sampling.temperature = temperature;
+      EXPECT_EQ(Draw(c), set["likeliest"].get<TokenId>()) << temperature << set["params"].dump();
+    }
+  }
+  Case c;
+  c.sampling.allowed_token_ids = {5};
+  c.sampling.logit_bias = {{5, -100.0f}};
+  c.sampling.temperature = 2e-38;
+  EXPECT_EQ(Draw(c), 5);
 }
 
 TEST_P(Processors, DrawsHaveTheirDistribution) {

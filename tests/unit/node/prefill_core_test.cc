@@ -173,6 +173,30 @@ TEST_F(PrefillCoreTest, ADamagedBlockFailsOnlyThePromptThatUsesIt) {
   EXPECT_THAT(resources_->CachedBlocks(), IsEmpty()) << "no lookup finds the damaged block";
 }
 
+TEST_F(PrefillCoreTest, ASequenceWithoutATokenToChooseFailsAloneAndForGood) {
+  Send(Prefill("without", 4));
+  Send(Prefill("with", 4));
+  ASSERT_THAT(core_->PlanStep(now_), SizeIs(2));
+  core_->OnStepDone(std::vector<engine::SampledToken>{{.no_choice = true}, {.token = 65}}, now_);
+  int failed = 0, finished = 0;
+  for (const auto& [router, event] : resources_->TakeActions().events) {
+    if (event.has_leg_failed()) {
+      ++failed;
+      EXPECT_EQ(event.leg_failed().leg().request_id(), "without");
+      EXPECT_TRUE(event.leg_failed().request_at_fault());
+      EXPECT_EQ(event.leg_failed().status().code(),
+                static_cast<int>(absl::StatusCode::kInvalidArgument));
+      EXPECT_THAT(event.leg_failed().status().message(), HasSubstr("at position 4"));
+    }
+    if (event.has_prefill_finished()) {
+      ++finished;
+      EXPECT_EQ(event.prefill_finished().leg().request_id(), "with");
+    }
+  }
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(finished, 1);
+}
+
 TEST_F(PrefillCoreTest, PushesLayerByLayerWhatEachChunkCompletes) {
   node::NodeActions actions = Send(Prefill("a", 40));
   ASSERT_THAT(actions.transfer, SizeIs(1));
