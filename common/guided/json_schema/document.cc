@@ -115,6 +115,17 @@ bool Equal(const Json& a, const Json& b) {
   return a == b;
 }
 
+size_t Weight(const Json& value) {
+  constexpr size_t kBytesPerStep = 32;
+  if (value.is_string()) return 1 + value.get_ref<const std::string&>().size() / kBytesPerStep;
+  if (!value.is_structured()) return 1;
+  // A member is looked for among the others.
+  const size_t members = value.is_object() ? value.size() : 0;
+  size_t weight = 1 + members * members / (2 * kComparisonsPerStep);
+  for (const Json& item : value) weight += Weight(item);
+  return weight;
+}
+
 absl::StatusOr<std::unique_ptr<Document>> Document::Parse(absl::string_view text,
                                                           CompileBudget& budget) {
   RETURN_IF_ERROR(CheckShape(text, budget));

@@ -22,6 +22,8 @@ using Conjunction = std::vector<const Json*>;
 
 // JSON equality: the order of members does not matter, and 1 equals 1.0.
 bool Equal(const Json& a, const Json& b);
+// What comparing `value` with another one takes, in steps.
+size_t Weight(const Json& value);
 
 class Document {
  public:

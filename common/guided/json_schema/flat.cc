@@ -2,9 +2,23 @@
 
 #include <algorithm>
 
-namespace tandem::guided::json_schema {
+#include "absl/container/flat_hash_set.h"
 
-void ObjectLayer::SchemasFor(const std::string& name, Conjunction& out) const {
+namespace tandem::guided::json_schema {
+namespace {
+
+// A name is compared with so many others, or an automaton reads so many bytes, in about the time of
+// a step.
+constexpr size_t kPerStep = 4;
+
+}  // namespace
+
+size_t ObjectLayer::StepsFor(absl::string_view name) const {
+  const size_t compared = properties == nullptr ? 0 : properties->size();
+  return 1 + (compared + patterns.size() * name.size()) / kPerStep;
+}
+
+void ObjectLayer::SchemasFor(absl::string_view name, Conjunction& out) const {
   bool named = false;
   if (properties != nullptr) {
     if (const auto it = properties->find(name); it != properties->end()) {
@@ -33,11 +47,31 @@ size_t Flat::Size() const {
   size_t size = 1 + numbers.bounds.size() + numbers.multiples.size() + texts.size() +
                 objects.size() + required.size() + property_names.size();
   if (values.has_value()) {
-    for (const Json& value : *values) size += 1 + value.size();
+    size += values->size();
   }
   for (const ArrayLayer& layer : arrays) size += 1 + layer.prefix.size();
   for (const ObjectLayer& layer : objects) size += layer.patterns.size();
   return size;
+}
+
+size_t Flat::NarrowSteps(const Flat& other) const {
+  size_t steps = Size() + other.Size();
+  if (!values.has_value() || !other.values.has_value()) return steps;
+  size_t weight = 0;
+  for (const Json* value : *other.values) weight += Weight(*value);
+  return steps + values->size() * weight;
+}
+
+size_t Flat::StepsFor(absl::string_view name) const {
+  size_t steps = 1;
+  for (const ObjectLayer& layer : objects) steps += layer.StepsFor(name);
+  return steps;
+}
+
+Conjunction Flat::SchemasFor(absl::string_view name) const {
+  Conjunction schemas;
+  for (const ObjectLayer& layer : objects) layer.SchemasFor(name, schemas);
+  return schemas;
 }
 
 void Flat::Narrow(const Flat& other) {
@@ -45,9 +79,9 @@ void Flat::Narrow(const Flat& other) {
   if (!values.has_value()) {
     values = other.values;
   } else if (other.values.has_value()) {
-    const auto missing = [&](const Json& value) {
+    const auto missing = [&](const Json* value) {
       return std::none_of(other.values->begin(), other.values->end(),
-                          [&](const Json& candidate) { return Equal(value, candidate); });
+                          [&](const Json* candidate) { return Equal(*value, *candidate); });
     };
     values->erase(std::remove_if(values->begin(), values->end(), missing), values->end());
   }
@@ -58,9 +92,12 @@ void Flat::Narrow(const Flat& other) {
   arrays.insert(arrays.end(), other.arrays.begin(), other.arrays.end());
   num_properties.Narrow(other.num_properties);
   objects.insert(objects.end(), other.objects.begin(), other.objects.end());
-  for (const std::string& name : other.required) {
-    if (std::find(required.begin(), required.end(), name) == required.end()) {
-      required.push_back(name);
+  if (required.empty()) {
+    required = other.required;
+  } else if (!other.required.empty()) {
+    absl::flat_hash_set<absl::string_view> known(required.begin(), required.end());
+    for (const absl::string_view name : other.required) {
+      if (known.insert(name).second) required.push_back(name);
     }
   }
   property_names.insert(property_names.end(), other.property_names.begin(),

@@ -1,14 +1,15 @@
 // A flat schema: what one alternative demands of a value, type by type, without references and
-// combinations. Several schemas that must all hold are merged into one.
+// combinations. Several schemas that must all hold are merged into one. Names, patterns and values
+// are those of the document, which outlives it, so a copy takes a word or two for each.
 // Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "common/guided/char_dfa.h"
 #include "common/guided/json_schema/document.h"
 #include "common/guided/json_schema/number_range.h"
@@ -34,7 +35,7 @@ using SharedDfa = std::shared_ptr<const CharDfa>;
 // which schemas a property must satisfy, so each schema keeps a layer of its own.
 struct ObjectLayer {
   struct Pattern {
-    std::string text;
+    absl::string_view text;
     SharedDfa dfa;
     const Json* schema = nullptr;
   };
@@ -43,7 +44,9 @@ struct ObjectLayer {
   const Json* additional = nullptr;  // null: anything
 
   // Appends to `out` the schemas that the property `name` must satisfy.
-  void SchemasFor(const std::string& name, Conjunction& out) const;
+  void SchemasFor(absl::string_view name, Conjunction& out) const;
+  // What SchemasFor takes, in steps.
+  size_t StepsFor(absl::string_view name) const;
 };
 
 // One schema's prefixItems and items.
@@ -64,7 +67,7 @@ struct CountRange {
 
 struct Flat {
   uint8_t types = kAnyType;
-  std::optional<std::vector<Json>> values;  // enum and const
+  std::optional<std::vector<const Json*>> values;  // enum and const
   NumberRange numbers;
   CountRange length;             // of strings, in code points
   std::vector<SharedDfa> texts;  // patterns and formats of strings
@@ -72,13 +75,17 @@ struct Flat {
   std::vector<ArrayLayer> arrays;
   CountRange num_properties;
   std::vector<ObjectLayer> objects;
-  std::vector<std::string> required;  // no duplicates
+  std::vector<absl::string_view> required;  // no duplicates
   std::vector<const Json*> property_names;
 
   // What copying this schema costs, in values, names and automata.
   size_t Size() const;
-  // Narrows this schema to the values that satisfy both.
+  // Narrows this schema to the values that satisfy both. NarrowSteps: what that takes.
   void Narrow(const Flat& other);
+  size_t NarrowSteps(const Flat& other) const;
+  // The schemas that the property `name` must satisfy, and what finding them takes.
+  Conjunction SchemasFor(absl::string_view name) const;
+  size_t StepsFor(absl::string_view name) const;
 };
 
 }  // namespace tandem::guided::json_schema

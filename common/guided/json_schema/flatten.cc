@@ -45,12 +45,8 @@ absl::Status Flattener::Add(const Json& schema, int depth, std::vector<Flat>& al
   }
   ASSIGN_OR_RETURN(const Flat own, ReadKeywords(schema));
   for (Flat& flat : alternatives) {
-    const size_t pairs = flat.values.has_value() && own.values.has_value()
-                             ? flat.values->size() * own.values->size()
-                             : 0;
-    if (!budget_.Spend(pairs)) return budget_.status();
+    if (!budget_.Spend(flat.NarrowSteps(own))) return budget_.status();
     flat.Narrow(own);
-    if (!budget_.Spend(flat.Size())) return budget_.status();
   }
   if (const auto reference = schema.find("$ref"); reference != schema.end()) {
     if (!reference->is_string()) return document_.Error(schema, "$ref", "expected a string");
@@ -119,15 +115,16 @@ absl::StatusOr<std::vector<Flat>> Flattener::Branches(const Json& schema,
 // True only when no value satisfies both. Schemas that cannot be shown to be disjoint count as
 // overlapping.
 absl::StatusOr<bool> Flattener::Disjoint(const Flat& a, const Flat& b, int depth) {
+  if (!budget_.Spend(1)) return budget_.status();
   const uint8_t types = a.types & b.types;
   if (types == 0) return true;
   for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     if (!one->values.has_value()) continue;
     bool shared = false;
-    for (const Json& value : *one->values) {
-      ASSIGN_OR_RETURN(const bool in_one, Validates(*one, value));
+    for (const Json* value : *one->values) {
+      ASSIGN_OR_RETURN(const bool in_one, Validates(*one, *value));
       if (!in_one) continue;
-      ASSIGN_OR_RETURN(const bool in_other, Validates(*other, value));
+      ASSIGN_OR_RETURN(const bool in_other, Validates(*other, *value));
       shared = shared || in_other;
     }
     return !shared;
@@ -158,14 +155,13 @@ absl::StatusOr<bool> Flattener::Disjoint(const Flat& a, const Flat& b, int depth
 // Objects are disjoint when one of the schemas requires a property that cannot satisfy both.
 absl::StatusOr<bool> Flattener::ObjectsDisjoint(const Flat& a, const Flat& b, int depth) {
   if (depth >= kDisjointDepthMax) return false;
-  std::vector<std::string> names = a.required;
+  if (!budget_.Spend(a.required.size() + b.required.size())) return budget_.status();
+  std::vector<absl::string_view> names = a.required;
   names.insert(names.end(), b.required.begin(), b.required.end());
-  for (const std::string& name : names) {
-    Conjunction in_a, in_b;
-    for (const ObjectLayer& layer : a.objects) layer.SchemasFor(name, in_a);
-    for (const ObjectLayer& layer : b.objects) layer.SchemasFor(name, in_b);
-    ASSIGN_OR_RETURN(const std::vector<Flat> flats_a, Flatten(in_a));
-    ASSIGN_OR_RETURN(const std::vector<Flat> flats_b, Flatten(in_b));
+  for (const absl::string_view name : names) {
+    if (!budget_.Spend(a.StepsFor(name) + b.StepsFor(name))) return budget_.status();
+    ASSIGN_OR_RETURN(const std::vector<Flat> flats_a, Flatten(a.SchemasFor(name)));
+    ASSIGN_OR_RETURN(const std::vector<Flat> flats_b, Flatten(b.SchemasFor(name)));
     bool disjoint = true;
     for (const Flat& x : flats_a) {
       for (const Flat& y : flats_b) {
@@ -201,12 +197,14 @@ absl::StatusOr<bool> Flattener::Validates(const Flat& flat, const Json& value) {
   }
   if ((flat.types & type) == 0) return false;
   const size_t bytes = value.is_string() ? value.get_ref<const std::string&>().size() : 0;
-  if (!budget_.Spend(flat.Size() + value.size() + bytes * (1 + flat.texts.size()))) {
+  const size_t listed = flat.values.has_value() ? flat.values->size() : 0;
+  if (!budget_.Spend(flat.Size() + value.size() + bytes * (1 + flat.texts.size())) ||
+      (listed > 0 && !budget_.Spend(listed * Weight(value)))) {
     return budget_.status();
   }
   if (flat.values.has_value() &&
       std::none_of(flat.values->begin(), flat.values->end(),
-                   [&](const Json& candidate) { return Equal(candidate, value); })) {
+                   [&](const Json* candidate) { return Equal(*candidate, value); })) {
     return false;
   }
   if (value.is_number()) return flat.numbers.Admits(number);
@@ -238,13 +236,14 @@ absl::StatusOr<bool> Flattener::ValidatesArray(const Flat& flat, const Json& val
 
 absl::StatusOr<bool> Flattener::ValidatesObject(const Flat& flat, const Json& value) {
   if (!flat.num_properties.Contains(static_cast<int64_t>(value.size()))) return false;
-  for (const std::string& name : flat.required) {
+  // Each name is looked for among the members.
+  if (!budget_.Spend(flat.required.size() * (1 + value.size() / 4))) return budget_.status();
+  for (const absl::string_view name : flat.required) {
     if (!value.contains(name)) return false;
   }
   for (const auto& [name, member] : value.items()) {
-    Conjunction schemas;
-    for (const ObjectLayer& layer : flat.objects) layer.SchemasFor(name, schemas);
-    ASSIGN_OR_RETURN(const bool valid, Validates(schemas, member));
+    if (!budget_.Spend(flat.StepsFor(name))) return budget_.status();
+    ASSIGN_OR_RETURN(const bool valid, Validates(flat.SchemasFor(name), member));
     if (!valid) return false;
     ASSIGN_OR_RETURN(const bool named, Validates(flat.property_names, Json(name)));
     if (!named) return false;

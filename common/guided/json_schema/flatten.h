@@ -15,6 +15,8 @@ namespace tandem::guided::json_schema {
 
 inline constexpr size_t kAlternativesMax = 256;
 inline constexpr int kReferenceDepthMax = 64;
+inline constexpr size_t kPropertiesMax = 2000;
+inline constexpr size_t kPatternsMax = 6;  // distinct patternProperties of one object
 
 class Flattener {
  public:

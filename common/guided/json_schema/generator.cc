@@ -34,13 +34,14 @@ absl::StatusOr<RuleId> Generator::Generate(const Conjunction& schemas) {
     ASSIGN_OR_RETURN(const std::vector<Flat> alternatives, flattener_.Flatten(conjunction));
     for (const Flat& flat : alternatives) {
       RETURN_IF_ERROR(AddFlat(builder_.start(rule), flat, builder_.end(rule)));
+      RETURN_IF_ERROR(builder_.status());
     }
-    RETURN_IF_ERROR(builder_.status());
   }
   return root;
 }
 
 absl::StatusOr<RuleId> Generator::RuleFor(Conjunction schemas) {
+  if (!builder_.budget().Spend(1 + schemas.size())) return builder_.budget().status();
   std::sort(schemas.begin(), schemas.end());
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
   const auto [it, fresh] = rules_.emplace(schemas, -1);
@@ -57,11 +58,12 @@ absl::StatusOr<RuleId> Generator::RuleFor(Conjunction schemas) {
 
 absl::Status Generator::AddFlat(StateId from, const Flat& flat, StateId to) {
   if (flat.values.has_value()) {
+    if (!builder_.budget().Spend(flat.Size())) return builder_.budget().status();
     Flat rest = flat;  // what the listed values must satisfy, too
     rest.values.reset();
-    std::vector<Json> values;
-    for (const Json& value : *flat.values) {
-      ASSIGN_OR_RETURN(const bool valid, flattener_.Validates(rest, value));
+    std::vector<const Json*> values;
+    for (const Json* value : *flat.values) {
+      ASSIGN_OR_RETURN(const bool valid, flattener_.Validates(rest, *value));
       if (valid) values.push_back(value);
     }
     AddLiteralValues(from, values, to);
@@ -255,15 +257,15 @@ absl::Status Generator::AddArray(StateId from, const Flat& flat, StateId to) {
 
 // The values share the states of common beginnings: one after the other, a thousand words would be
 // a thousand readings of each text.
-void Generator::AddLiteralValues(StateId from, const std::vector<Json>& values, StateId to) {
+void Generator::AddLiteralValues(StateId from, const std::vector<const Json*>& values, StateId to) {
   std::vector<std::string> texts, plain;
-  for (const Json& value : values) {
-    if (value.is_string()) {
-      texts.push_back(value.get<std::string>());
-    } else if (value.is_structured()) {
-      AddStructure(from, value, to);
+  for (const Json* value : values) {
+    if (value->is_string()) {
+      texts.push_back(value->get<std::string>());
+    } else if (value->is_structured()) {
+      AddStructure(from, *value, to);
     } else {
-      plain.push_back(PlainText(value));
+      plain.push_back(PlainText(*value));
     }
   }
   if (!texts.empty()) AddQuoted(from, texts, to);
@@ -283,7 +285,7 @@ void Generator::AddStructure(StateId from, const Json& value, StateId to) {
       at = AfterSpace(builder_.AfterLiteral(named, ":"));
     }
     const StateId next = builder_.NewState();
-    AddLiteralValues(at, {member}, next);
+    AddLiteralValues(at, {&member}, next);
     at = next;
   }
   if (!first) at = AfterSpace(at);

@@ -20,8 +20,6 @@
 namespace tandem::guided::json_schema {
 
 inline constexpr size_t kRulesMax = 20000;
-inline constexpr size_t kPropertiesMax = 2000;
-inline constexpr size_t kPatternsMax = 6;  // distinct patternProperties of one object
 
 class Generator {
  public:
@@ -41,7 +39,7 @@ class Generator {
   absl::Status AddNumber(StateId from, const Flat& flat, StateId to);
   absl::Status AddArray(StateId from, const Flat& flat, StateId to);
   // Connects by any of `values`; AddStructure by one array or object.
-  void AddLiteralValues(StateId from, const std::vector<Json>& values, StateId to);
+  void AddLiteralValues(StateId from, const std::vector<const Json*>& values, StateId to);
   void AddStructure(StateId from, const Json& value, StateId to);
 
   RuleId WhiteSpace();  // around brackets and after commas
@@ -59,7 +57,8 @@ class Generator {
   absl::Status AddObject(StateId from, const Flat& flat, StateId to);
   absl::StatusOr<std::vector<Member>> NamedMembers(const Flat& flat, const CharDfa* names);
   absl::StatusOr<CharDfa> KeysOf(const CharDfa& free,
-                                 const std::map<std::string, SharedDfa>& patterns, size_t subset);
+                                 const std::map<absl::string_view, SharedDfa>& patterns,
+                                 size_t subset);
   absl::StatusOr<std::vector<RuleId>> OtherMembers(const Flat& flat,
                                                    const std::vector<Member>& named,
                                                    const CharDfa* names);

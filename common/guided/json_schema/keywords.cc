@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
@@ -67,6 +68,7 @@ absl::StatusOr<Flat> Flattener::ReadKeywords(const Json& schema) {
   Flat flat;
   for (const auto& [key, value] : schema.items()) {
     if (Contains(kAnnotations, key) || Contains(kElsewhere, key)) continue;
+    if (!budget_.Spend(value.is_array() ? value.size() : 1)) return budget_.status();
     RETURN_IF_ERROR(ReadKeyword(schema, key, value, flat));
   }
   // The three keywords that decide together which schemas a property must satisfy.
@@ -80,6 +82,11 @@ absl::StatusOr<Flat> Flattener::ReadKeywords(const Json& schema) {
   }
   if (const auto it = schema.find("patternProperties"); it != schema.end()) {
     if (!it->is_object()) return document_.Error(schema, "patternProperties", "expected an object");
+    if (it->size() > kPatternsMax) {
+      return absl::InvalidArgumentError(absl::StrCat("json_schema: patternProperties: ", it->size(),
+                                                     " patterns on one object, expected at most ",
+                                                     kPatternsMax));
+    }
     for (const auto& [pattern, value] : it->items()) {
       auto dfa = PatternDfa(pattern);
       if (!dfa.ok()) return document_.Error(schema, "patternProperties", dfa.status().message());
@@ -138,9 +145,10 @@ absl::StatusOr<bool> Flattener::ReadTypeOrValues(const Json& schema, const std::
                                                  const Json& value, Flat& flat) {
   if (key == "type") {
     uint8_t types = 0;
-    const Json list = value.is_array() ? value : Json::array({value});
-    for (const Json& name : list) {
-      const uint8_t type = name.is_string() ? TypeNamed(name.get<std::string>()) : 0;
+    const size_t count = value.is_array() ? value.size() : 1;
+    for (size_t i = 0; i < count; ++i) {
+      const Json& name = value.is_array() ? value[i] : value;
+      const uint8_t type = name.is_string() ? TypeNamed(name.get_ref<const std::string&>()) : 0;
       if (type == 0)
         return document_.Error(schema, key, absl::StrCat("unknown type ", Shown(name.dump())));
       types |= type;
@@ -153,10 +161,11 @@ absl::StatusOr<bool> Flattener::ReadTypeOrValues(const Json& schema, const std::
   Flat own;
   own.values.emplace();
   if (key == "const") {
-    own.values->push_back(value);
+    own.values->push_back(&value);
   } else {
-    own.values->assign(value.begin(), value.end());
+    for (const Json& item : value) own.values->push_back(&item);
   }
+  if (!budget_.Spend(flat.NarrowSteps(own))) return budget_.status();
   flat.Narrow(own);
   return true;
 }
@@ -269,12 +278,15 @@ absl::StatusOr<bool> Flattener::ReadObjectKeyword(const Json& schema, const std:
   }
   if (key != "required") return false;
   if (!value.is_array()) return document_.Error(schema, key, "expected an array of names");
-  Flat own;
+  absl::flat_hash_set<absl::string_view> known;
   for (const Json& name : value) {
     if (!name.is_string()) return document_.Error(schema, key, "expected an array of names");
-    own.required.push_back(name.get<std::string>());
+    const absl::string_view text = name.get_ref<const std::string&>();
+    if (known.insert(text).second) flat.required.push_back(text);
+    if (known.size() <= kPropertiesMax) continue;
+    return document_.Error(schema, key,
+                           absl::StrCat("more than ", kPropertiesMax, " different names"));
   }
-  flat.Narrow(own);
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/guided/json_schema/generator.h"
@@ -10,7 +11,7 @@
 namespace tandem::guided::json_schema {
 
 struct Generator::Member {
-  std::string name;
+  absl::string_view name;
   bool required = false;
   RuleId rule = -1;  // "name": value
 };
@@ -22,11 +23,10 @@ absl::Status Generator::AddObject(StateId from, const Flat& flat, StateId to) {
   }
   const CharDfa* const allowed = names.has_value() ? &*names : nullptr;
   ASSIGN_OR_RETURN(const std::vector<Member> named, NamedMembers(flat, allowed));
-  for (const std::string& required : flat.required) {
-    const bool possible = std::any_of(
-        named.begin(), named.end(), [&](const Member& member) { return member.name == required; });
-    if (!possible) return absl::OkStatus();  // no object satisfies this alternative
-  }
+  // Each required name is among the named members, unless propertyNames forbids it.
+  const auto required = std::count_if(named.begin(), named.end(),
+                                      [](const Member& member) { return member.required; });
+  if (required < std::ssize(flat.required)) return absl::OkStatus();  // no object satisfies this
   ASSIGN_OR_RETURN(const std::vector<RuleId> others, OtherMembers(flat, named, allowed));
   RETURN_IF_ERROR(CheckCounts(flat, named, !others.empty()));
   AddMembers(from, flat, named, others, to);
@@ -47,15 +47,19 @@ absl::StatusOr<RuleId> Generator::MemberRule(RuleId key, const Conjunction& sche
 // The members that `properties` names, in its order, then the required ones that it does not name.
 absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Flat& flat,
                                                                        const CharDfa* allowed) {
-  std::vector<std::string> order;
-  std::set<std::string> seen;
+  CompileBudget& budget = builder_.budget();
+  std::vector<absl::string_view> order;
+  absl::flat_hash_set<absl::string_view> seen;
   for (const ObjectLayer& layer : flat.objects) {
     if (layer.properties == nullptr) continue;
+    if (!budget.Spend(layer.properties->size())) return budget.status();
     for (const auto& [name, schema] : layer.properties->items()) {
       if (seen.insert(name).second) order.push_back(name);
     }
   }
-  for (const std::string& name : flat.required) {
+  if (!budget.Spend(2 * flat.required.size())) return budget.status();
+  const absl::flat_hash_set<absl::string_view> required(flat.required.begin(), flat.required.end());
+  for (const absl::string_view name : flat.required) {
     if (seen.insert(name).second) order.push_back(name);
   }
   if (order.size() > kPropertiesMax) {
@@ -63,23 +67,20 @@ absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Fla
                                                    ", expected at most ", kPropertiesMax));
   }
   std::vector<Member> members;
-  for (const std::string& name : order) {
-    if (allowed != nullptr && !allowed->Matches(name)) continue;
-    Conjunction schemas;
-    for (const ObjectLayer& layer : flat.objects) layer.SchemasFor(name, schemas);
+  for (const absl::string_view name : order) {
+    if (!budget.Spend(flat.StepsFor(name))) return budget.status();
+    if (allowed != nullptr && !allowed->Matches(std::string(name))) continue;
     const RuleId key = builder_.NewRule("key");
-    AddQuoted(builder_.start(key), {name}, builder_.end(key));
-    ASSIGN_OR_RETURN(const RuleId rule, MemberRule(key, schemas));
-    const bool required =
-        std::find(flat.required.begin(), flat.required.end(), name) != flat.required.end();
-    members.push_back({name, required, rule});
+    AddQuoted(builder_.start(key), {std::string(name)}, builder_.end(key));
+    ASSIGN_OR_RETURN(const RuleId rule, MemberRule(key, flat.SchemasFor(name)));
+    members.push_back({name, required.contains(name), rule});
   }
   return members;
 }
 
 // The keys that match those of `patterns` whose bit is set in `subset`, and no other of them.
 absl::StatusOr<CharDfa> Generator::KeysOf(const CharDfa& free,
-                                          const std::map<std::string, SharedDfa>& patterns,
+                                          const std::map<absl::string_view, SharedDfa>& patterns,
                                           size_t subset) {
   CharDfa keys = free;
   size_t bit = 0;
@@ -99,16 +100,17 @@ absl::StatusOr<CharDfa> Generator::KeysOf(const CharDfa& free,
 absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
                                                             const std::vector<Member>& named,
                                                             const CharDfa* allowed) {
-  std::map<std::string, SharedDfa> patterns;
+  std::map<absl::string_view, SharedDfa> patterns;
   std::set<std::string> names;
   for (const ObjectLayer& layer : flat.objects) {
     for (const ObjectLayer::Pattern& pattern : layer.patterns) {
       patterns.emplace(pattern.text, pattern.dfa);
     }
     if (layer.properties == nullptr) continue;
+    if (!builder_.budget().Spend(layer.properties->size())) return builder_.budget().status();
     for (const auto& [name, schema] : layer.properties->items()) names.insert(name);
   }
-  for (const Member& member : named) names.insert(member.name);
+  for (const Member& member : named) names.emplace(member.name);
   if (patterns.size() > kPatternsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("json_schema: patternProperties: ", patterns.size(),
@@ -124,7 +126,7 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
   std::vector<RuleId> rules;
   for (size_t subset = 0; subset < size_t{1} << patterns.size(); ++subset) {
     ASSIGN_OR_RETURN(const CharDfa keys, KeysOf(free, patterns, subset));
-    std::set<std::string> matched;
+    std::set<absl::string_view> matched;
     size_t bit = 0;
     for (const auto& [text, dfa] : patterns) {
       if (((subset >> bit++) & 1) != 0) matched.insert(text);
@@ -233,8 +235,8 @@ absl::StatusOr<CharDfa> Generator::Strings(const Conjunction& schemas) {
     }
     if (flat.values.has_value()) {
       std::vector<std::string> words;
-      for (const Json& value : *flat.values) {
-        if (value.is_string()) words.push_back(value.get<std::string>());
+      for (const Json* value : *flat.values) {
+        if (value->is_string()) words.push_back(value->get<std::string>());
       }
       ASSIGN_OR_RETURN(const CharDfa listed, WordsDfa(words, budget));
       ASSIGN_OR_RETURN(dfa, Intersect(dfa, listed, budget));

@@ -101,6 +101,44 @@ void AddHostileSchemas(std::vector<Case>& cases) {
                       Repeat("{\"minLength\":1},", 300), "{}]}"));
 }
 
+std::vector<std::string> Names(int count) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("\"n", i, "\""));
+  return names;
+}
+
+// `def` in as many branches or layers as `count`.
+std::string Referred(absl::string_view keyword, int count, absl::string_view def) {
+  const std::string references = Repeat(R"({"$ref":"#/$defs/d"},)", count);
+  return absl::StrCat(R"({"$defs":{"d":)", def, R"(},")", keyword, "\":[", references,
+                      R"({"$ref":"#/$defs/d"}]})");
+}
+
+// What each of many places repeats: names, values, and the looking for both.
+void AddHostileRepetitions(std::vector<Case>& cases) {
+  const auto schema = [&](const char* name, std::string text) {
+    cases.push_back({name, Params(Kind::kJsonSchema, std::move(text))});
+  };
+  const auto required = [](int count) {
+    return absl::StrCat(R"({"required":[)", absl::StrJoin(Names(count), ","), "]}");
+  };
+  schema("required in branches", Referred("anyOf", 200, required(2000)));
+  schema("required beyond its bound", Referred("anyOf", 200, required(20000)));
+  schema("required in layers", Referred("allOf", 5000, required(2000)));
+  const std::string members = absl::StrCat("{", absl::StrJoin(Names(1000), ":{},"), ":{}}");
+  schema("properties in layers",
+         Referred("allOf", 5000, absl::StrCat(R"({"properties":)", members, "}")));
+  schema("disjoint by many names",
+         absl::StrCat(R"({"oneOf":[)", required(2000), ",", required(1999), "]}"));
+  schema("long value in branches",
+         Referred("anyOf", 200, absl::StrCat(R"({"const":")", Repeat("x", 200000), "\"}")));
+  schema("long value in layers",
+         Referred("allOf", 2000, absl::StrCat(R"({"const":")", Repeat("x", 200000), "\"}")));
+  schema("long type in layers",
+         Referred("allOf", 4000,
+                  absl::StrCat(R"({"type":[)", Repeat("\"null\",", 15000), R"("null"]})")));
+}
+
 void AddHostileGrammars(std::vector<Case>& cases) {
   const auto grammar = [&](const char* name, std::string text) {
     cases.push_back({name, Params(Kind::kGrammar, std::move(text))});
@@ -122,6 +160,7 @@ std::vector<Case> Hostile() {
   std::vector<Case> cases;
   AddHostileExpressions(cases);
   AddHostileSchemas(cases);
+  AddHostileRepetitions(cases);
   AddHostileGrammars(cases);
   return cases;
 }
@@ -201,6 +240,39 @@ TEST(CompileCost, TheMembersOfASchemaAreChargedBeforeTheyAreRead) {
   EXPECT_GE(steps(5000), 5000 * 5000 / 8 - 5000);
   EXPECT_LE(steps(5000), CompileBudget::kStepsMax / 5);
   EXPECT_GT(steps(20000), CompileBudget::kStepsMax);
+}
+
+int64_t StepsOfSchema(const std::string& schema) {
+  CompileBudget budget;
+  EXPECT_OK(Compile(Params(Kind::kJsonSchema, schema), 16, budget).status());
+  return budget.steps();
+}
+
+TEST(CompileCost, RequiredNamesAreBoundedAndCharged) {
+  const auto required = [](int count) {
+    return absl::StrCat(R"({"type":"string","required":[)", absl::StrJoin(Names(count), ","), "]}");
+  };
+  EXPECT_GE(StepsOfSchema(required(2000)), 2000);
+  EXPECT_GE(StepsOfSchema(Referred("anyOf", 200, required(2000))), 200 * 2 * 2000);
+  CompileBudget budget;
+  const absl::Status refused =
+      Compile(Params(Kind::kJsonSchema, required(2001)), 16, budget).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("required: more than 2000 different names"));
+  EXPECT_LT(budget.steps(), 10 * 2001);
+}
+
+// Values and names that schemas look for in others are charged: those of a list of constants, and
+// the properties of each layer of an object.
+TEST(CompileCost, ComparisonsAreCharged) {
+  const std::string text = Repeat("x", 32000);
+  EXPECT_GE(StepsOfSchema(Referred("allOf", 100, absl::StrCat(R"({"const":")", text, "\"}"))),
+            100 * 32000 / 32);
+  const std::string members = absl::StrCat("{", absl::StrJoin(Names(1000), ":{},"), ":{}}");
+  const std::string object = absl::StrCat(R"({"properties":)", members, "}");
+  EXPECT_GE(StepsOfSchema(Referred("allOf", 20, object)) - StepsOfSchema(object),
+            20 * 1000 * 1000 / 4);
 }
 
 // A class of Unicode has some 700 ranges. Its second use shares them.
