@@ -1,7 +1,6 @@
 #include "common/guided/json_schema/document.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -48,21 +47,24 @@ absl::Status CheckShape(absl::string_view text, CompileBudget& budget) {
       absl::StrCat("json_schema: nests deeper than ", kDepthMax, " levels"));
 }
 
-std::optional<std::string> FindPath(const Json& at, const Json* wanted, const std::string& path) {
-  if (&at == wanted) return path;
+// Prepends the path from `at` to `wanted`. False when it is not below `at`.
+bool FindPath(const Json& at, const Json* wanted, std::string& path) {
+  if (&at == wanted) return true;
   if (at.is_object()) {
     for (const auto& [key, value] : at.items()) {
+      if (!FindPath(value, wanted, path)) continue;
       const std::string escaped = absl::StrReplaceAll(key, {{"~", "~0"}, {"/", "~1"}});
-      auto found = FindPath(value, wanted, absl::StrCat(path, "/", Shown(escaped)));
-      if (found.has_value()) return found;
+      path = absl::StrCat("/", Shown(escaped), path);
+      return true;
     }
   } else if (at.is_array()) {
     for (size_t i = 0; i < at.size(); ++i) {
-      auto found = FindPath(at[i], wanted, absl::StrCat(path, "/", i));
-      if (found.has_value()) return found;
+      if (!FindPath(at[i], wanted, path)) continue;
+      path = absl::StrCat("/", i, path);
+      return true;
     }
   }
-  return std::nullopt;
+  return false;
 }
 
 void FindAnchors(const Json& at, absl::flat_hash_map<std::string, const Json*>& anchors) {
@@ -147,7 +149,8 @@ absl::StatusOr<std::unique_ptr<Document>> Document::Parse(absl::string_view text
   return document;
 }
 
-absl::StatusOr<const Json*> Document::Resolve(const std::string& reference) const {
+absl::StatusOr<const Json*> Document::Resolve(const std::string& reference,
+                                              CompileBudget& budget) const {
   const auto unknown = [&](absl::string_view why) {
     return absl::InvalidArgumentError(
         absl::StrCat("json_schema: $ref ", ShownInQuotes(reference), ": ", why));
@@ -166,10 +169,11 @@ absl::StatusOr<const Json*> Document::Resolve(const std::string& reference) cons
   }
   const Json* at = &root_;
   for (const absl::string_view part : absl::StrSplit(fragment.substr(1), '/')) {
+    if (!budget.Spend(1 + at->size() / kComparisonsPerStep)) return budget.status();
     const std::string key = absl::StrReplaceAll(part, {{"~1", "/"}, {"~0", "~"}});
     size_t index = 0;
-    if (at->is_object() && at->contains(key)) {
-      at = &(*at)[key];
+    if (const auto member = at->find(key); member != at->end()) {
+      at = &*member;
     } else if (at->is_array() && absl::SimpleAtoi(key, &index) && index < at->size()) {
       at = &(*at)[index];
     } else {
@@ -180,7 +184,9 @@ absl::StatusOr<const Json*> Document::Resolve(const std::string& reference) cons
 }
 
 std::string Document::PathOf(const Json& node) const {
-  return ShownPath(FindPath(root_, &node, "#").value_or("#"), "/");
+  std::string path;
+  FindPath(root_, &node, path);
+  return ShownPath(absl::StrCat("#", path), "/");
 }
 
 absl::Status Document::Error(const Json& schema, absl::string_view keyword,

@@ -34,8 +34,8 @@ class Document {
 
   const Json& root() const { return root_; }
   // The schema that a $ref names. Errors: kInvalidArgument when it is in another document, or does
-  // not exist.
-  absl::StatusOr<const Json*> Resolve(const std::string& reference) const;
+  // not exist; or that the budget is exceeded.
+  absl::StatusOr<const Json*> Resolve(const std::string& reference, CompileBudget& budget) const;
   // The place of a node, such as "#/properties/name", for messages.
   std::string PathOf(const Json& node) const;
   // kInvalidArgument: "json_schema: PATH: KEYWORD: WHAT".

@@ -50,10 +50,19 @@ absl::Status Flattener::Add(const Json& schema, int depth, std::vector<Flat>& al
   }
   if (const auto reference = schema.find("$ref"); reference != schema.end()) {
     if (!reference->is_string()) return document_.Error(schema, "$ref", "expected a string");
-    ASSIGN_OR_RETURN(const Json* target, document_.Resolve(reference->get<std::string>()));
+    ASSIGN_OR_RETURN(const Json* target, TargetOf(reference->get_ref<const std::string&>()));
     RETURN_IF_ERROR(Add(*target, depth + 1, alternatives));
   }
   return AddCombinations(schema, depth, alternatives);
+}
+
+absl::StatusOr<const Json*> Flattener::TargetOf(const std::string& reference) {
+  if (!budget_.Spend(1 + reference.size() / 32)) return budget_.status();
+  const Json*& target = targets_[reference];
+  if (target == nullptr) {
+    ASSIGN_OR_RETURN(target, document_.Resolve(reference, budget_));
+  }
+  return target;
 }
 
 absl::Status Flattener::AddCombinations(const Json& schema, int depth,

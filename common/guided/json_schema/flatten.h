@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/guided/json_schema/document.h"
 #include "common/guided/json_schema/flat.h"
 
@@ -37,6 +39,8 @@ class Flattener {
 
  private:
   absl::Status Add(const Json& schema, int depth, std::vector<Flat>& alternatives);
+  // The schema that a $ref names: looked for once. REQUIRES: the text is the document's.
+  absl::StatusOr<const Json*> TargetOf(const std::string& reference);
   absl::Status AddCombinations(const Json& schema, int depth, std::vector<Flat>& alternatives);
   absl::StatusOr<std::vector<Flat>> Branches(const Json& schema, const std::string& keyword,
                                              int depth, const std::vector<Flat>& alternatives);
@@ -66,6 +70,8 @@ class Flattener {
   const Document& document_;
   CompileBudget& budget_;
   std::map<std::string, SharedDfa> dfas_;  // by pattern; a format has a prefix that no pattern has
+  // By the text of a $ref. Bound: the document's.
+  absl::flat_hash_map<absl::string_view, const Json*> targets_;
   size_t work_ = 0;
 };
 

@@ -50,8 +50,8 @@ absl::StatusOr<RuleId> Generator::RuleFor(Conjunction schemas) {
     return absl::InvalidArgumentError(
         absl::StrCat("json_schema: needs more than ", kRulesMax, " rules"));
   }
-  it->second =
-      builder_.NewRule(schemas.empty() ? "any value" : flattener_.document().PathOf(*schemas[0]));
+  // No message names it: a value begins with a byte, so its rule is not left-recursive.
+  it->second = builder_.NewRule("value");
   todo_.push_back({schemas, it->second});
   return it->second;
 }

@@ -100,6 +100,7 @@ absl::StatusOr<CharDfa> Generator::KeysOf(const CharDfa& free,
 absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
                                                             const std::vector<Member>& named,
                                                             const CharDfa* allowed) {
+  CompileBudget& budget = builder_.budget();
   std::map<absl::string_view, SharedDfa> patterns;
   std::set<std::string> names;
   for (const ObjectLayer& layer : flat.objects) {
@@ -107,7 +108,7 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
       patterns.emplace(pattern.text, pattern.dfa);
     }
     if (layer.properties == nullptr) continue;
-    if (!builder_.budget().Spend(layer.properties->size())) return builder_.budget().status();
+    if (!budget.Spend(layer.properties->size())) return budget.status();
     for (const auto& [name, schema] : layer.properties->items()) names.insert(name);
   }
   for (const Member& member : named) names.emplace(member.name);
@@ -116,9 +117,8 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
         absl::StrCat("json_schema: patternProperties: ", patterns.size(),
                      " patterns on one object, expected at most ", kPatternsMax));
   }
-  CompileBudget& budget = builder_.budget();
-  const std::vector<std::string> words(names.begin(), names.end());
-  ASSIGN_OR_RETURN(const CharDfa named_keys, WordsDfa(words, budget));
+  ASSIGN_OR_RETURN(const CharDfa named_keys,
+                   WordsDfa(std::vector<std::string>(names.begin(), names.end()), budget));
   ASSIGN_OR_RETURN(CharDfa free, Complement(named_keys, budget));
   if (allowed != nullptr) {
     ASSIGN_OR_RETURN(free, Intersect(free, *allowed, budget));

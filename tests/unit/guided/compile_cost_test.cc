@@ -137,6 +137,19 @@ void AddHostileRepetitions(std::vector<Case>& cases) {
   schema("long type in layers",
          Referred("allOf", 4000,
                   absl::StrCat(R"({"type":[)", Repeat("\"null\",", 15000), R"("null"]})")));
+  // Each property has a rule, and each rule a place in the document.
+  std::vector<std::string> objects;
+  for (int i = 0; i < 10; ++i)
+    objects.push_back(absl::StrCat("\"o", i, R"(":{"properties":)", members, "}"));
+  schema("rules of a large document",
+         absl::StrCat(R"({"properties":{)", absl::StrJoin(objects, ","), "}}"));
+  std::vector<std::string> defs, references;
+  for (int i = 0; i < 4000; ++i) {
+    defs.push_back(absl::StrCat("\"d", i, "\":{}"));
+    references.push_back(absl::StrCat(R"({"$ref":"#/$defs/d)", i, "\"}"));
+  }
+  schema("references", absl::StrCat(R"({"$defs":{)", absl::StrJoin(defs, ","), R"(},"allOf":[)",
+                                    absl::StrJoin(references, ","), "]}"));
 }
 
 void AddHostileGrammars(std::vector<Case>& cases) {
@@ -261,6 +274,19 @@ TEST(CompileCost, RequiredNamesAreBoundedAndCharged) {
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("required: more than 2000 different names"));
   EXPECT_LT(budget.steps(), 10 * 2001);
+}
+
+// A name is looked for among all others of its object: a reference's once, however often it is
+// used.
+TEST(CompileCost, AReferenceIsLookedForOnce) {
+  const auto steps = [](int definitions, int references) {
+    const std::string defs = absl::StrJoin(Names(definitions), ":{},");
+    return StepsOfSchema(absl::StrCat(R"({"$defs":{)", defs, R"(:{},"d":{}},"allOf":[)",
+                                      Repeat(R"({"$ref":"#/$defs/d"},)", references), "{}]}"));
+  };
+  const int64_t one = steps(2000, 1);
+  EXPECT_GE(one - steps(2000, 0), 2000 / 4);
+  EXPECT_LE(steps(2000, 1000) - one, 1000 * 20);
 }
 
 // Values and names that schemas look for in others are charged: those of a list of constants, and
