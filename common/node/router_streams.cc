@@ -40,12 +40,15 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
       absl::MutexLock lock(&mutex_);
       const auto found = streams_.find(router);
       if (found == streams_.end()) return;
-      if (message.has_registration()) found->second.registered = true;
       client = found->second.client;
       connection = found->second.connection;
     }
+    const bool registers = message.has_registration();
     for (v1::NodeMessage& part : CutNodeMessage(std::move(message)))
       client->Send(connection, std::move(part));
+    // Not earlier: a heartbeat of another thread would overtake the registration, and routers
+    // refuse a stream that begins with anything else.
+    if (registers) SetRegistered(router);
   }
 
   void Broadcast(const v1::NodeMessage& message) override {
@@ -108,9 +111,9 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
       const Stream* stream = Find(client, connection, &router);
       if (stream == nullptr) return;
       const bool was_welcomed = stream->welcomed;
+      // A stream that ends before the registration is handed over says nothing about this node.
+      const bool for_good = stream->registered && IsForGood(status);
       streams_.erase(router);
-      const bool for_good = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
-                            absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
       if (for_good && refused_ != status) {
         refused_ = status;
         Log(LogLevel::kError, "router refused this node",
@@ -128,9 +131,20 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
   struct Stream {
     rpc::FleetClient* client = nullptr;
     uint64_t connection = 0;
-    bool registered = false;
+    bool registered = false;  // the registration was handed over
     bool welcomed = false;
   };
+
+  static bool IsForGood(const absl::Status& status) {
+    return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
+           absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
+  }
+
+  void SetRegistered(RouterKey router) {
+    absl::MutexLock lock(&mutex_);
+    if (const auto found = streams_.find(router); found != streams_.end())
+      found->second.registered = true;
+  }
 
   Stream* Find(const rpc::FleetClient& client, uint64_t connection, RouterKey* router)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

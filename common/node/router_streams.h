@@ -43,7 +43,8 @@ class RouterStreams {
 
   // Opens the streams that are not open, with a backoff. Call it about every 50 ms.
   virtual void Tick(absl::Time now) = 0;
-  // Drops the message when the stream is gone. The first message must be the registration.
+  // Drops the message when the stream is gone. The first message must be the registration; open()
+  // and Broadcast know the router once all of it was handed to the stream.
   virtual void Send(RouterKey router, v1::NodeMessage message) = 0;
   // To every router that was sent a registration.
   virtual void Broadcast(const v1::NodeMessage& message) = 0;
