@@ -4,6 +4,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "common/node/node_message.h"
 #include "common/rpc/shutdown_text.h"
@@ -73,7 +74,9 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
 
   absl::Status refused() const override {
     absl::MutexLock lock(&mutex_);
-    return refused_;
+    const bool all = refusals_.size() == clients_.size();
+    return refusals_.empty() || (ever_welcomed_ && !all) ? absl::OkStatus()
+                                                         : refusals_.begin()->second;
   }
 
   void OnConnected(rpc::FleetClient& client, uint64_t connection) override {
@@ -95,7 +98,8 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
       if (stream == nullptr) return;
       if (message.has_welcome()) {
         stream->welcomed = true;
-        refused_ = absl::OkStatus();
+        ever_welcomed_ = true;
+        refusals_.erase(&client);
         Log(LogLevel::kInfo, "joined router",
             {{"router_id", message.welcome().router_id()}, {"address", client.router_address()}});
       }
@@ -114,8 +118,8 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
       // A stream that ends before the registration is handed over says nothing about this node.
       const bool for_good = stream->registered && IsForGood(status);
       streams_.erase(router);
-      if (for_good && refused_ != status) {
-        refused_ = status;
+      if (for_good && refusals_[&client] != status) {
+        refusals_[&client] = status;
         Log(LogLevel::kError, "router refused this node",
             {{"address", client.router_address()}, {"why", status.message()}});
       } else if (was_welcomed && !leaving_) {
@@ -162,7 +166,10 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
   // Bound: one for each address of --routers.
   absl::btree_map<RouterKey, Stream> streams_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  // The routers whose last word was a refusal for good.
+  // Bound: one for each address of --routers.
+  absl::flat_hash_map<const rpc::FleetClient*, absl::Status> refusals_ ABSL_GUARDED_BY(mutex_);
+  bool ever_welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // this node ends its streams itself
   // Bound: the addresses of --routers, fixed.
   std::vector<std::unique_ptr<rpc::FleetClient>> clients_;  // fixed after construction

@@ -52,8 +52,11 @@ class RouterStreams {
   virtual std::vector<RouterKey> open() const = 0;
   // Routers that answered with Welcome and are still connected.
   virtual int welcomed_count() const = 0;
-  // The status by which a router refused the last registration for good (kFailedPrecondition,
-  // kInvalidArgument, kUnauthenticated or kPermissionDenied); OK otherwise.
+  // Not OK when no router will serve this node: one refused its registration for good, with
+  // kFailedPrecondition, kInvalidArgument, kUnauthenticated or kPermissionDenied, and none has ever
+  // welcomed it, or the last word of each router is such a refusal. One of those refusals. Routers
+  // of two releases may run at a time, so a node that one of them welcomed does not end because
+  // another refuses it.
   virtual absl::Status refused() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// Goal: a stream to a router begins with the registration, whatever other threads send meanwhile,
-// and what ends it earlier is no refusal.
+// Goal: a stream to a router begins with the registration, whatever other threads send meanwhile. A
+// node ends for refusals only if no router ever welcomed it, or if each router's last word is one.
 #include "common/node/router_streams.h"
 
 #include <gmock/gmock.h>
@@ -86,6 +86,8 @@ class ScriptedRouter final : public v1::Fleet::Service {
   std::unique_ptr<rpc::Server> server_;
 };
 
+const grpc::Status kRefusal(grpc::StatusCode::FAILED_PRECONDITION, "another release");
+
 class RouterStreamsTest : public ::testing::Test {
  protected:
   void Connect(const std::vector<const ScriptedRouter*>& routers) {
@@ -97,9 +99,10 @@ class RouterStreamsTest : public ::testing::Test {
   void On(const RouterStreamEvent& event) {
     if (const auto* connected = std::get_if<RouterConnected>(&event)) {
       if (registers_) streams_->Send(connected->router, Registration());
-    } else if (std::holds_alternative<RouterGone>(event)) {
+    } else if (const auto* gone = std::get_if<RouterGone>(&event)) {
       absl::MutexLock lock(&mutex_);
       ends_ += 1;
+      refusals_ += absl::IsFailedPrecondition(gone->status) ? 1 : 0;
     }
   }
   v1::NodeMessage Registration() const {
@@ -119,15 +122,24 @@ class RouterStreamsTest : public ::testing::Test {
       std::this_thread::yield();
     }
   }
+  int refusals() const {
+    absl::MutexLock lock(&mutex_);
+    return refusals_;
+  }
   int ends() const {
     absl::MutexLock lock(&mutex_);
     return ends_;
   }
+  void AwaitRefusals(int more) {
+    const int count = refusals() + more;
+    Await([&] { return refusals() >= count; });
+  }
+
   absl::Time now_ = absl::FromUnixSeconds(1000);
   bool registers_ = true;
   size_t cached_bytes_ = 0;
   mutable absl::Mutex mutex_;
-  int ends_ ABSL_GUARDED_BY(mutex_) = 0;
+  int ends_ ABSL_GUARDED_BY(mutex_) = 0, refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<RouterStreams> streams_;
 };
 
@@ -157,6 +169,48 @@ TEST_F(RouterStreamsTest, AnEndBeforeTheRegistrationIsNoRefusal) {
   registers_ = false;
   Connect({&router});
   Await([&] { return ends() >= 1; });
+  EXPECT_OK(streams_->refused());
+}
+
+TEST_F(RouterStreamsTest, WhoWasNeverWelcomedEndsWithTheFirstRefusal) {
+  ScriptedRouter refuses;
+  refuses.Answer(kRefusal);
+  ScriptedRouter silent;
+  silent.RefuseUnread({grpc::StatusCode::UNAVAILABLE, "not yet"});
+  Connect({&refuses, &silent});
+  AwaitRefusals(1);
+  EXPECT_EQ(streams_->refused().message(), kRefusal.error_message());
+}
+
+TEST_F(RouterStreamsTest, OneRefusalEndsNoNodeThatAnotherRouterServed) {
+  ScriptedRouter refuses, serves;
+  refuses.Answer(kRefusal);
+  Connect({&refuses, &serves});
+  Await([&] { return streams_->welcomed_count() == 1; });
+  AwaitRefusals(2);
+  EXPECT_OK(streams_->refused());
+  // The router that serves the node restarts.
+  serves.RefuseUnread({grpc::StatusCode::UNAVAILABLE, "not yet"});
+  serves.EndStreams();
+  Await([&] { return streams_->welcomed_count() == 0; });
+  AwaitRefusals(1);
+  EXPECT_OK(streams_->refused()) << "it may come back";
+}
+
+TEST_F(RouterStreamsTest, RefusalsByAllRoutersEndTheNode) {
+  ScriptedRouter first, second;
+  first.Answer(kRefusal);
+  Connect({&first, &second});
+  Await([&] { return streams_->welcomed_count() == 1; });
+  AwaitRefusals(2);
+  // The other one now runs another release, too.
+  second.Answer(kRefusal);
+  second.EndStreams();
+  Await([&] { return !streams_->refused().ok(); });
+  EXPECT_EQ(streams_->refused().message(), kRefusal.error_message());
+  // One that welcomes the node again takes its refusal back.
+  first.Answer(grpc::Status::OK);
+  Await([&] { return streams_->welcomed_count() == 1; });
   EXPECT_OK(streams_->refused());
 }
 
