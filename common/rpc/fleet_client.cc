@@ -22,6 +22,9 @@ namespace {
 // exits closes the connection.
 constexpr int kPingEveryMs = 2000;
 constexpr int kPingTimeoutMs = 3000;
+// gRPC asks for a router's name once in 30 s by default. A router that restarts may have another
+// address behind its name, and its requests wait for the nodes.
+constexpr int kResolveEveryMs = 500;
 // The client ends the stream of a router that leaves this many messages unread.
 constexpr size_t kOutboxMax = 65536;
 // The client tries an unreachable router every two seconds or more often, but logs it only this
@@ -111,25 +114,11 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
 class FleetClientImpl final : public FleetClient {
  public:
   FleetClientImpl(const std::string& address, Listener& listener, const FleetAccess& access)
-      : address_(address), secret_(access.secret), listener_(listener) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(64 << 20);
-    // Heartbeats of this stream must not wait behind another stream's channel.
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    // Tick decides when to reconnect; the channel's own backoff stays below that.
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
-    // The time limit of one attempt.
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
-    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound: a router may be quiet
-    channel_ = grpc::CreateCustomChannel(
-        address,
-        access.credentials != nullptr ? access.credentials : grpc::InsecureChannelCredentials(),
-        arguments);
-    stub_ = v1::Fleet::NewStub(channel_);
-  }
+      : address_(address),
+        secret_(access.secret),
+        credentials_(access.credentials != nullptr ? access.credentials
+                                                   : grpc::InsecureChannelCredentials()),
+        listener_(listener) {}
 
   ~FleetClientImpl() override {
     absl::MutexLock lock(&mutex_);
@@ -153,6 +142,9 @@ class FleetClientImpl final : public FleetClient {
       now_ = now;
       if (stopping_ || stream_ != nullptr || !pace_.Due(now)) return;
       pace_.OnTry(now);
+      // The resolver of a channel waits before it asks for a name again, up to two minutes if the
+      // name was not found. That of a new channel asks at once.
+      if (!reached_) stub_ = v1::Fleet::NewStub(NewChannel());
       stream_ = std::make_unique<Stream>(*this, ++connections_, *stub_);
       starting = stream_.get();
     }
@@ -205,6 +197,7 @@ class FleetClientImpl final : public FleetClient {
     stream_.reset();
     stream_ended_.SignalAll();
     if (opened) next_unreachable_log_ = now_ + kUnreachableNewsAfter;
+    reached_ = opened;
   }
 
   // A node does not end for that: it has other routers, and the right one may come to the address.
@@ -216,10 +209,27 @@ class FleetClientImpl final : public FleetClient {
     }
     absl::MutexLock lock(&mutex_);
     stream_.reset();
+    reached_ = false;
     stream_ended_.SignalAll();
   }
 
  private:
+  std::shared_ptr<grpc::Channel> NewChannel() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(64 << 20);
+    // Heartbeats of this stream must not wait behind another stream's channel.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    // Tick decides when to reconnect; the channel's own backoff stays below that.
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+    // The time limit of one attempt.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+    arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kResolveEveryMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound: a router may be quiet
+    return grpc::CreateCustomChannel(address_, credentials_, arguments);
+  }
   bool UnreachableIsNews() {
     absl::MutexLock lock(&mutex_);
     if (stopping_ || now_ < next_unreachable_log_) return false;
@@ -229,10 +239,11 @@ class FleetClientImpl final : public FleetClient {
   bool NoStream() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; }
 
   const std::string address_, secret_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   Listener& listener_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Fleet::Stub> stub_;
   absl::Mutex mutex_;
+  std::unique_ptr<v1::Fleet::Stub> stub_ ABSL_GUARDED_BY(mutex_);
+  bool reached_ ABSL_GUARDED_BY(mutex_) = false;  // the router, by the last attempt
   std::unique_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   SteadyCondVar stream_ended_;
   uint64_t connections_ ABSL_GUARDED_BY(mutex_) = 0;
