@@ -65,6 +65,8 @@ std::vector<BlockId> PrefixMigration::Find(const v1::SendBlocks& command) const 
 }
 
 void PrefixMigration::OnSendBlocks(RouterKey router, const v1::SendBlocks& command) {
+  if (command.hashes().empty() && command.lease_id() != 0)
+    return GiveUp(LeaseId(command.lease_id()));
   if (offered_.empty() || export_.has_value() || router != router_) return;
   std::vector<BlockId> blocks = Find(command);
   if (blocks.empty()) return EndOffer();
@@ -161,7 +163,7 @@ void PrefixMigration::OnAdoptBlocks(RouterKey router, const v1::AdoptBlocks& com
                                          .epoch = Epoch(1),
                                          .first_ordinal = 0,
                                          .blocks = blocks,
-                                         .deadline = now + *time_allowed});
+                                         .deadline = now + std::min(*time_allowed, kAdoptionMax)});
   }
   ledger_.Send(router, std::move(event));
 }
@@ -183,13 +185,15 @@ void PrefixMigration::Handle(const transfer::LeaseInstalled& event) {
   adoptions_.erase(it);
 }
 
-void PrefixMigration::Handle(const transfer::LeaseFailed& event) {
-  const auto it = adoptions_.find(event.lease);
+void PrefixMigration::Handle(const transfer::LeaseFailed& event) { GiveUp(event.lease); }
+
+void PrefixMigration::GiveUp(LeaseId lease) {
+  const auto it = adoptions_.find(lease);
   if (it == adoptions_.end() || it->second.closing) return;
   it->second.closing = true;
   for (const auto& [hash, block] : it->second.blocks) scheduler_.pool().Quarantine(block);
   scheduler_.pool().ReleaseSlots(std::ssize(it->second.blocks));
-  ledger_.Transfer(transfer::CloseLease{.lease = event.lease, .reason = "blocks did not arrive"});
+  ledger_.Transfer(transfer::CloseLease{.lease = lease, .reason = "blocks did not arrive"});
 }
 
 void PrefixMigration::Handle(const transfer::LeaseDrained& event) {

@@ -30,6 +30,9 @@ class PrefixMigration {
  public:
   static constexpr int64_t kBlocksMax = 256;   // of one offer
   static constexpr size_t kAdoptionsMax = 16;  // at a time
+  // The longest that blocks wait for a sender, whatever it says: it drains, and sends at once what
+  // takes seconds.
+  static constexpr absl::Duration kAdoptionMax = absl::Seconds(30);
 
   // `scheduler` and `ledger` outlive this.
   PrefixMigration(SequenceScheduler& scheduler, NodeLedger& ledger)
@@ -39,6 +42,7 @@ class PrefixMigration {
   // Pins the most recently used blocks and offers them, until `until`, to the router that has been
   // connected longest. Called at most once.
   void Offer(absl::Time now, absl::Time until);
+  // The answer to an offer; with a lease and no hashes, to BlocksWanted: the sender has left.
   void OnSendBlocks(RouterKey router, const v1::SendBlocks& command);
   void OnAdoptBlocks(RouterKey router, const v1::AdoptBlocks& command, absl::Time now);
   void OnRouterLost(RouterKey router);
@@ -62,6 +66,8 @@ class PrefixMigration {
   };
 
   void EndOffer();
+  // Ends an adoption whose blocks do not come any more. Nothing happens if there is none.
+  void GiveUp(LeaseId lease);
   std::vector<kv::BlockHash> Wanted(const v1::AdoptBlocks& command) const;
   // Of the offered blocks, in order; empty when one is not among them or was forgotten since.
   std::vector<BlockId> Find(const v1::SendBlocks& command) const;

@@ -1,5 +1,6 @@
 #include "router/core/prefix_migration.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ absl::Status PrefixMigration::OnBlocksOffered(const Node& node, const v1::Blocks
   for (const kv::BlockHash& hash : *hashes) {
     if (!index_.HeldBy(GroupOf(node.role), hash)) missing.push_back(hash);
   }
-  const Node* successor = SuccessorOf(node);
+  const Node* successor = node.draining ? SuccessorOf(node) : nullptr;
   if (successor == nullptr || missing.empty()) {
     v1::NodeCommand none;
     none.mutable_send_blocks();
@@ -35,7 +36,7 @@ absl::Status PrefixMigration::OnBlocksOffered(const Node& node, const v1::Blocks
   adopt.set_hashes(kv::PackHashes(missing));
   adopt.set_from_node_id(node.id.value());
   adopt.set_from_incarnation(node.incarnation.value());
-  adopt.set_deadline_s(offered.deadline_s());
+  adopt.set_deadline_s(std::min(offered.deadline_s(), kOfferSecondsMax));
   Log(LogLevel::kInfo, "offered a draining node's prefix blocks to a peer",
       {{"from", node.id.value()}, {"to", successor->id.value()}, {"blocks", missing.size()}});
   actions_.commands.emplace_back(successor->key, std::move(command));
@@ -63,11 +64,12 @@ void PrefixMigration::OnBlocksWanted(const Node& node, const v1::BlocksWanted& w
     send.set_receiver_host(node.host);
     actions_.commands.emplace_back(from->key, std::move(command));
   }
-  if (found || !wanted.fetch()) return;
-  // A prompt, or a loan that moves, waits for this fetch.
+  const bool waits = wanted.fetch() || !wanted.hashes().empty();
+  if (found || !waits) return;
+  // A prompt, or a loan that moves, waits for this fetch; or room is held for a node that drained.
   v1::NodeCommand command;
   command.mutable_send_blocks()->set_lease_id(wanted.lease_id());
-  command.mutable_send_blocks()->set_fetch(true);
+  command.mutable_send_blocks()->set_fetch(wanted.fetch());
   actions_.commands.emplace_back(node.key, std::move(command));
 }
 

@@ -17,14 +17,18 @@ namespace tandem::router {
 
 class PrefixMigration {
  public:
+  // The longest that a peer is asked to hold room for offered blocks, whatever the offer says.
+  static constexpr double kOfferSecondsMax = 30;
+
   // All outlive the migration.
   PrefixMigration(const Fleet& fleet, const PrefixIndex& index, RouterActions& actions)
       : fleet_(fleet), index_(index), actions_(actions) {}
 
-  // `node` drains and offers blocks. kInvalidArgument for malformed hashes.
+  // `node` offers blocks. One that does not drain is told that no node takes any. kInvalidArgument
+  // for malformed hashes.
   absl::Status OnBlocksOffered(const Node& node, const v1::BlocksOffered& offered);
   // The successor `node` has room and asks for blocks, or a prefill node fetches some for a prompt.
-  // A sender that has left is ignored.
+  // Is told if the sender has left.
   void OnBlocksWanted(const Node& node, const v1::BlocksWanted& wanted);
 
  private:

@@ -146,5 +146,38 @@ TEST_F(DecodeCoreTest, AdoptedBlocksAreFoundOnceTheyAreInstalled) {
   EXPECT_EQ(Send(command).events.at(0).second.blocks_wanted().hashes(), "");
 }
 
+// A peer says how long it will take to send; the blocks that wait for it are this node's.
+TEST_F(DecodeCoreTest, AnAdoptionHoldsBlocksForABoundedTime) {
+  v1::NodeCommand command;
+  command.mutable_adopt_blocks()->set_from_node_id("decode-1");
+  command.mutable_adopt_blocks()->set_hashes(kv::PackHashes({{1, 2}}));
+  command.mutable_adopt_blocks()->set_deadline_s(1e300);
+  const node::NodeActions actions = Send(command);
+  ASSERT_THAT(actions.transfer, SizeIs(1));
+  EXPECT_EQ(std::get<transfer::OpenLease>(actions.transfer[0]).deadline, now_ + absl::Seconds(30));
+}
+
+TEST_F(DecodeCoreTest, AnAdoptionWhoseSenderHasLeftEnds) {
+  v1::NodeCommand command;
+  command.mutable_adopt_blocks()->set_from_node_id("decode-1");
+  command.mutable_adopt_blocks()->set_hashes(kv::PackHashes({{1, 2}, {3, 4}}));
+  command.mutable_adopt_blocks()->set_deadline_s(5);
+  const v1::NodeEvent event = Send(command).events.at(0).second;
+  const uint64_t lease = event.blocks_wanted().lease_id();
+  v1::NodeCommand other, gone;
+  other.mutable_send_blocks()->set_lease_id(lease + 1);
+  EXPECT_THAT(Send(other).transfer, IsEmpty());
+  EXPECT_EQ(core_->load().blocks_used(), 2);
+  gone.mutable_send_blocks()->set_lease_id(lease);
+  const node::NodeActions actions = Send(gone);
+  ASSERT_THAT(actions.transfer, SizeIs(1));
+  EXPECT_EQ(std::get<transfer::CloseLease>(actions.transfer[0]).lease, LeaseId(lease));
+  EXPECT_EQ(core_->load().blocks_quarantined(), 2);
+  EXPECT_THAT(Send(gone).transfer, IsEmpty());
+  Send(transfer::LeaseDrained{LeaseId(lease)});
+  EXPECT_EQ(core_->load().blocks_free(), kBlocks);
+  EXPECT_TRUE(core_->idle());
+}
+
 }  // namespace
 }  // namespace tandem::decode_node

@@ -112,5 +112,40 @@ TEST_F(RequestTest, ADrainingNodesBlocksAreOfferedToAPeerOfItsRole) {
   EXPECT_EQ(none.send_blocks().hashes(), "");
 }
 
+// Only a node that drains has a use for others' memory, and none decides how long that is held.
+TEST_F(RequestTest, BlocksThatAreOfferedAreHeldForABoundedTime) {
+  JoinAll();
+  v1::NodeEvent offered;
+  offered.mutable_blocks_offered()->set_hashes(std::string(16, 'h'));
+  offered.mutable_blocks_offered()->set_deadline_s(1e300);
+  h_.Say(kP0, {offered});
+  EXPECT_TRUE(h_.Quiet(kP1)) << "p0 does not drain";
+  const v1::NodeCommand none = h_.Next(kP0);
+  ASSERT_TRUE(none.has_send_blocks()) << none.ShortDebugString();
+  EXPECT_EQ(none.send_blocks().hashes(), "");
+  h_.Say(kP0, {Drains(), offered});
+  const v1::NodeCommand adopt = h_.Next(kP1);
+  ASSERT_TRUE(adopt.has_adopt_blocks()) << adopt.ShortDebugString();
+  EXPECT_EQ(adopt.adopt_blocks().deadline_s(), 30);
+}
+
+TEST_F(RequestTest, APeerHearsThatTheSenderOfItsBlocksHasLeft) {
+  JoinAll();
+  v1::NodeEvent wanted;
+  wanted.mutable_blocks_wanted()->set_from_node_id("p0");
+  wanted.mutable_blocks_wanted()->set_from_incarnation(1);
+  h_.Lose(kP0);
+  h_.Say(kP1, {wanted});
+  EXPECT_TRUE(h_.Quiet(kP1)) << "it wants nothing";
+  wanted.mutable_blocks_wanted()->set_lease_id(5);
+  wanted.mutable_blocks_wanted()->set_hashes(std::string(16, 'h'));
+  h_.Say(kP1, {wanted});
+  const v1::NodeCommand gone = h_.Next(kP1);
+  ASSERT_TRUE(gone.has_send_blocks()) << gone.ShortDebugString();
+  EXPECT_EQ(gone.send_blocks().lease_id(), 5u);
+  EXPECT_EQ(gone.send_blocks().hashes(), "");
+  EXPECT_FALSE(gone.send_blocks().fetch());
+}
+
 }  // namespace
 }  // namespace tandem::router
