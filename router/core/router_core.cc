@@ -25,7 +25,8 @@ constexpr absl::Duration kNodesSettle = absl::Seconds(10);
 RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model, Random& random)
     : options_(options),
       model_(model),
-      retries_(random),
+      // The other half is for finding room.
+      retries_(random, options.queue_deadline / 2),
       hasher_(options.block_key),
       fleet_(model, {options.nodes_max, options.allow_mixed_numerics}, random),
       index_({.entries_max = options.index_blocks_max,

@@ -37,6 +37,20 @@ TEST(RetryBudget, ABurstIsFreeWhatIsBeyondItWaits) {
   EXPECT_TRUE(budget.HasRoom(kStart + absl::Seconds(6)));
 }
 
+// 40,000 sequences lose their nodes at once.
+TEST(RetryBudget, NoRetryWaitsForLongerThanTheBound) {
+  constexpr absl::Duration kWaitMax = absl::Seconds(30);
+  const auto random = NewSeededRandom(10);
+  RetryBudget budget(*random, kWaitMax);
+  absl::Duration longest;
+  for (int i = 0; i < 40000; ++i) longest = std::max(longest, budget.Take(1, kStart));
+  EXPECT_LE(longest, kWaitMax);
+  EXPECT_GT(longest, kWaitMax * 0.9);
+  // Nothing is owed beyond that.
+  EXPECT_FALSE(budget.HasRoom(kStart + kWaitMax));
+  EXPECT_TRUE(budget.HasRoom(kStart + kWaitMax + absl::Seconds(1)));
+}
+
 TEST(RetryBudget, LaterRetriesOfOneRequestWaitLongerUpToABound) {
   const auto random = NewSeededRandom(8);
   RetryBudget budget(*random);
