@@ -104,8 +104,8 @@ void RegisterKvCache(config::Schema& schema, NodeConfig& config) {
   schema.Add(
       "kv-disk", &config.kv.disk,
       "Folder where the node keeps KV blocks that memory has no room for, in a file named "
-      "after it; the next start finds them again. A prompt whose beginning lies there is read "
-      "and not computed. Empty: memory only.",
+      "after it; the next start finds them again. A node that is started alone needs --id for it. "
+      "A prompt whose beginning lies there is read and not computed. Empty: memory only.",
       {.group = "KV cache"});
   schema.Add("kv-disk-bytes", &config.kv.disk_bytes,
              "Most bytes of that file; 0 = memory only. When it is full, the block that was used "

@@ -10,7 +10,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/config/process_main.h"
@@ -23,6 +22,7 @@
 #include "common/model/byte_vocabulary.h"
 #include "common/model/model_path.h"
 #include "common/model/tokenizer/tokenizer.h"
+#include "common/node/kv_disk_path.h"
 #include "common/node/kv_sizing.h"
 #include "common/node/kv_transport_choice.h"
 #include "common/node/loading_bar.h"
@@ -178,8 +178,7 @@ std::unique_ptr<storage::BlockTiers> OpenStorage(const NodeConfig& config, absl:
   if (config.kv.uses_disk()) {
     // Makes the folder if it is missing. If that fails, Open reports why.
     mkdir(config.kv.disk.c_str(), S_IRWXU);
-    // The id may be any text, and names one file.
-    options.path = absl::StrCat(config.kv.disk, "/", absl::StrReplaceAll(id, {{"/", "_"}}), ".kv");
+    options.path = KvDiskPath(config.kv.disk, id);
     options.bytes_max = config.kv.disk_bytes;
     disk = OpenTier(options);
   }
@@ -365,6 +364,14 @@ std::string NameOf(const NodeConfig& config, const NodeKind& kind) {
   return config.id.empty() ? absl::StrCat(kind.role, "-", getpid()) : config.id;
 }
 
+// What is wrong with flags that are right one by one.
+absl::Status CheckTogether(const NodeConfig& config) {
+  if (!config.kv.uses_disk() || !config.id.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--kv-disk is set without --id: the file of blocks is named after the node, and the next "
+      "start would not find it; expected --id with a name that stays");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NodeProcess>> NodeProcess::Start(
@@ -385,8 +392,12 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
   config::Schema schema(kind.program, kind.purpose);
   RegisterNodeConfig(schema, config);
   const auto env = config::Environment();
-  return config::RunProcess(
+  bool wrong_usage = false;
+  const int code = config::RunProcess(
       schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
+        const absl::Status usage = CheckTogether(config);
+        wrong_usage = !usage.ok();
+        RETURN_IF_ERROR(usage);
         SetLogProcessName(NameOf(config, kind));
         RETURN_IF_ERROR(config::ConfigureLog(config.common, env));
         config::LogConfiguration(schema);
@@ -404,6 +415,7 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
         process->Drain();
         return absl::OkStatus();
       });
+  return wrong_usage ? config::kExitUsage : code;
 }
 
 }  // namespace tandem::node
