@@ -10,6 +10,7 @@
 #include "common/rpc/status.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
+#include "router/front_end/failed_keys.h"
 
 namespace tandem::router {
 namespace {
@@ -175,14 +176,16 @@ grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
     return reactor;
   }
   if (strangers_.size() >= options_.strangers_max) {
-    EndStranger(absl::ResourceExhaustedError(absl::StrCat(
-        strangers_.size(), " streams have not registered, the limit is ", options_.strangers_max)));
+    EndStranger(strangers_.ToGiveUp(),
+                absl::ResourceExhaustedError(
+                    absl::StrCat(strangers_.size(), " streams have not registered, the limit is ",
+                                 options_.strangers_max)));
   }
   const NodeKey node(next_key_++);
   auto stream = std::make_unique<Stream>(*this, node, std::move(expected));
   Stream* reactor = stream.get();
   streams_[node] = std::move(stream);
-  strangers_[node] = RealClock().Now();
+  strangers_.Add(node, SourceOfGrpcPeer(context->peer()), RealClock().Now());
   reactor->Start();
   return reactor;
 }
@@ -198,7 +201,7 @@ absl::Status FleetService::Admit(NodeKey node, const Expected& expected,
   if (status.ok() && expected.role.has_value())
     status = CheckRegisteredRole(*expected.role, message.registration());
   absl::MutexLock lock(&mutex_);
-  if (strangers_.erase(node) == 0) return absl::CancelledError("the stream was ended");
+  if (!strangers_.Erase(node)) return absl::CancelledError("the stream was ended");
   if (!status.ok()) NoteRefused(status);
   return status;
 }
@@ -208,10 +211,8 @@ void FleetService::NoteRefused(const absl::Status& why) {
   last_refused_ = why;
 }
 
-void FleetService::EndStranger(const absl::Status& why) {
-  const auto oldest = strangers_.begin();
-  const NodeKey node = oldest->first;
-  strangers_.erase(oldest);
+void FleetService::EndStranger(NodeKey node, const absl::Status& why) {
+  strangers_.Erase(node);
   NoteRefused(why);
   if (const auto found = streams_.find(node); found != streams_.end()) found->second->End(why);
 }
@@ -220,9 +221,10 @@ void FleetService::OnTick(absl::Time now) {
   absl::Status last;
   {
     absl::MutexLock lock(&mutex_);
-    while (!strangers_.empty() && strangers_.begin()->second + options_.register_within <= now) {
-      EndStranger(absl::DeadlineExceededError(absl::StrCat(
-          "no registration came within ", absl::FormatDuration(options_.register_within))));
+    while (const auto overdue = strangers_.OpenedBy(now - options_.register_within)) {
+      EndStranger(*overdue, absl::DeadlineExceededError(
+                                absl::StrCat("no registration came within ",
+                                             absl::FormatDuration(options_.register_within))));
     }
     last = last_refused_;
   }
@@ -257,7 +259,7 @@ void FleetService::DisconnectAll(const absl::Status& status) {
 void FleetService::Ended(NodeKey node) {
   std::unique_ptr<Stream> ended;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
-  if (strangers_.erase(node) > 0)
+  if (strangers_.Erase(node))
     NoteRefused(absl::CancelledError("the node left without registering"));
   const auto found = streams_.find(node);
   if (found == streams_.end()) return;

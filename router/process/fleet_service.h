@@ -13,11 +13,11 @@
 #include <optional>
 #include <string>
 
-#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/peer_identity.h"
 #include "router/front_end/inbox.h"
+#include "router/process/strangers.h"
 #include "tandem/v1/fleet.grpc.pb.h"
 
 namespace tandem::router {
@@ -33,8 +33,8 @@ class FleetService final : public v1::Fleet::CallbackService {
     bool roles_from_certificates = false;
     // Streams beyond it end with kResourceExhausted.
     size_t streams_max = 8192;
-    // Streams that have not registered. Beyond it the oldest of them is ended: an honest node
-    // registers at once.
+    // Streams that have not registered. Beyond it the oldest of the source that has the most of
+    // them is ended (router/process/strangers.h).
     size_t strangers_max = 64;
     absl::Duration register_within = absl::Seconds(10);
   };
@@ -67,8 +67,8 @@ class FleetService final : public v1::Fleet::CallbackService {
   // Checks the first message of a stream. OK: the stream belongs to a node.
   absl::Status Admit(NodeKey node, const Expected& expected, const v1::NodeMessage& message);
   void NoteRefused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends the oldest stream that has not registered.
-  void EndStranger(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends a stream that has not registered.
+  void EndStranger(NodeKey node, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Inbox& inbox_;
   const Options options_;
@@ -76,10 +76,8 @@ class FleetService final : public v1::Fleet::CallbackService {
   absl::Mutex mutex_;
   // Bound: streams_max (8,192), then kResourceExhausted.
   absl::flat_hash_map<NodeKey, std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
-  // Streams that have not registered, with the time they opened. Keys rise, so the first is the
-  // oldest.
-  // Bound: strangers_max (64), then the oldest goes.
-  absl::btree_map<NodeKey, absl::Time> strangers_ ABSL_GUARDED_BY(mutex_);
+  // Streams that have not registered.
+  Strangers strangers_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_refused_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);

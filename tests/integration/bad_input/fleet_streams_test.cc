@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/bounded_queue.h"
@@ -57,10 +58,9 @@ v1::Registration RegistrationOf(const std::string& id) {
 
 class FleetStreams : public ::testing::Test {
  protected:
-  void Serve(const FleetService::Options& options) {
+  void Serve(const FleetService::Options& options, const std::string& at = "127.0.0.1:0") {
     service_ = std::make_unique<FleetService>(inbox_, options);
-    ASSERT_OK_AND_ASSIGN(server_,
-                         rpc::Server::Start("127.0.0.1:0", {service_.get()}, rpc::kNodeLimits));
+    ASSERT_OK_AND_ASSIGN(server_, rpc::Server::Start(at, {service_.get()}, rpc::kNodeLimits));
     stub_ = v1::Fleet::NewStub(
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }
@@ -70,9 +70,10 @@ class FleetStreams : public ::testing::Test {
     server_->Shutdown(absl::Seconds(5));
   }
   // The router has it when this returns.
-  Peer& Join() {
+  Peer& Join() { return Join(*stub_); }
+  Peer& Join(v1::Fleet::Stub& stub) {
     Peer& peer = peers_.emplace_back();
-    peer.stream = stub_->Join(&peer.context);
+    peer.stream = stub.Join(&peer.context);
     peer.AwaitChallenge();
     EXPECT_EQ(peer.challenge.size(), 16);
     return peer;
@@ -130,6 +131,19 @@ TEST_F(FleetStreams, OfSilentOnesTheOldestMakesRoomForANode) {
   EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(ended.error_message(), HasSubstr("3 streams have not registered, the limit is 3"));
   EXPECT_EQ(service_->streams_refused(), 1);
+}
+
+// The node is busy: it joined, and registers after its step. Two addresses of this machine.
+TEST_F(FleetStreams, AFloodFromOneAddressEndsNoBusyNodeOfAnother) {
+  if (std::ifstream("/proc/net/if_inet6").peek() == EOF) GTEST_SKIP() << "this machine has no IPv6";
+  Serve({.secret = kSecret, .strangers_max = 3}, "[::]:0");
+  Peer& busy = Join();
+  const std::string port = server_->address().substr(server_->address().rfind(':'));
+  const auto flood = v1::Fleet::NewStub(
+      grpc::CreateChannel("127.0.0.1" + port, grpc::InsecureChannelCredentials()));
+  for (int i = 0; i < 10; ++i) Join(*flood);
+  RegisterProven(busy, "busy");
+  EXPECT_EQ(Next<NodeRegistered>().registration.node_id(), "busy");
 }
 
 TEST_F(FleetStreams, SilentOnesEndInTime) {
