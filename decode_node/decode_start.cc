@@ -67,7 +67,7 @@ void DecodeCore::EndFetching(LeaseId lease, const transfer::LeaseInstalled* inst
     input = std::move(wanted);
   if (!input.ok())
     return ledger_.Refuse(waited->leg.router, command.leg(), input.status(), command.trace_id());
-  input->arrived = waited->deadline - waited->time_allowed;
+  input->arrived = waited->arrived;
   Admit(waited->leg.router, command, *std::move(input), waited->time_allowed, waited->deadline,
         &*waited);
 }

@@ -136,7 +136,7 @@ void PrefillCore::EndFetching(LeaseId lease, const transfer::LeaseInstalled* ins
     input = std::move(wanted);
   if (!input.ok())
     return ledger_.Refuse(waited->leg.router, command.leg(), input.status(), command.trace_id());
-  input->arrived = waited->deadline - waited->time_allowed;
+  input->arrived = waited->arrived;
   Begin(waited->leg.router, command, *std::move(input), waited->time_allowed, waited->deadline,
         &*waited);
 }

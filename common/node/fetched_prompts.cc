@@ -34,7 +34,13 @@ bool FetchedPrompts::Hold(RouterKey router, const v1::Prefill& command, const Se
                           absl::Duration time_allowed, absl::Time now) {
   const auto lease = Begin(router, command, input, time_allowed, now);
   if (!lease.has_value()) return false;
-  *Wait(*lease, router, command.leg(), time_allowed, now).mutable_prefill() = command;
+  Wait(*lease, {.leg = LegKey(router, command.leg()),
+                .attempt = command.leg().attempt(),
+                .time_allowed = time_allowed,
+                .deadline = now + time_allowed,
+                .arrived = input.arrived})
+      .mutable_prefill()
+      ->CopyFrom(command);
   return true;
 }
 
@@ -42,16 +48,17 @@ bool FetchedPrompts::Hold(RouterKey router, const v1::StartDecode& command,
                           const SequenceInput& input, absl::Duration time_allowed, absl::Time now) {
   const auto lease = Begin(router, command, input, time_allowed, now);
   if (!lease.has_value()) return false;
-  *Wait(*lease, router, command.leg(), time_allowed, now).mutable_start_decode() = command;
+  Wait(*lease, {.leg = LegKey(router, command.leg()),
+                .attempt = command.leg().attempt(),
+                .time_allowed = time_allowed,
+                .deadline = now + time_allowed,
+                .arrived = input.arrived})
+      .mutable_start_decode()
+      ->CopyFrom(command);
   return true;
 }
 
-v1::NodeCommand& FetchedPrompts::Wait(LeaseId lease, RouterKey router, const v1::Leg& leg,
-                                      absl::Duration time_allowed, absl::Time now) {
-  Waiting waiting{.leg = LegKey(router, leg),
-                  .attempt = leg.attempt(),
-                  .time_allowed = time_allowed,
-                  .deadline = now + time_allowed};
+v1::NodeCommand& FetchedPrompts::Wait(LeaseId lease, Waiting waiting) {
   return waiting_.emplace(lease, std::move(waiting)).first->second.command;
 }
 

@@ -28,6 +28,7 @@ class FetchedPrompts {
     v1::NodeCommand command;  // Prefill or StartDecode
     absl::Duration time_allowed;
     absl::Time deadline;
+    absl::Time arrived;  // its place: it may have waited for the disk before
     // What came, if something did. Set by Take.
     std::optional<v1::FetchedKv> fetched;
 
@@ -64,8 +65,7 @@ class FetchedPrompts {
                                absl::Duration time_allowed, absl::Time now);
 
   // The place for the command that waits.
-  v1::NodeCommand& Wait(LeaseId lease, RouterKey router, const v1::Leg& leg,
-                        absl::Duration time_allowed, absl::Time now);
+  v1::NodeCommand& Wait(LeaseId lease, Waiting waiting);
 
   SequenceScheduler& scheduler_;
   PrefixFetch& fetch_;
