@@ -16,17 +16,20 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "cli/cluster/child_process.h"
 #include "cli/cluster/cluster.h"
 #include "cli/cluster/loading_bars.h"
 #include "cli/cluster/restart_count.h"
 #include "common/base/status_macros.h"
+#include "common/base/steady_flag.h"
+#include "common/runtime/clock.h"
 
 namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kRestartDelay = absl::Milliseconds(500);
+// How often a drain looks whether a process has ended.
+constexpr absl::Duration kEndedLook = absl::Milliseconds(10);
 constexpr char kClearLine[] = "\r\033[K";
 
 // The value of `key=` in a structured log line, empty when it has none.
@@ -129,9 +132,8 @@ class ProcessCluster final : public Cluster {
 
   bool Drain() override {
     // Routers first: they finish running requests, for which they need the nodes.
-    const bool routers =
-        End("tandem-router", absl::Now() + up_.common.drain_timeout + absl::Seconds(5));
-    const bool nodes = End("", absl::Now() + absl::Seconds(15));
+    const bool routers = End("tandem-router", up_.common.drain_timeout + absl::Seconds(5));
+    const bool nodes = End("", absl::Seconds(15));
     return routers && nodes;
   }
 
@@ -156,7 +158,7 @@ class ProcessCluster final : public Cluster {
   }
 
   absl::Status Launch(Process process) {
-    RETURN_IF_ERROR(Spawn(process, absl::Now()));
+    RETURN_IF_ERROR(Spawn(process, RealClock().Now()));
     processes_.push_back(std::move(process));
     return absl::OkStatus();
   }
@@ -274,8 +276,10 @@ class ProcessCluster final : public Cluster {
     std::fflush(stderr);
   }
 
-  // Ends the processes of one program ("" = all) with SIGTERM, after `deadline` with SIGKILL.
-  bool End(absl::string_view program, absl::Time deadline) {
+  // Ends the processes of one program ("" = all) with SIGTERM, after `timeout` with SIGKILL. The
+  // system's clock may step meanwhile.
+  bool End(absl::string_view program, absl::Duration timeout) {
+    const absl::Time deadline = RealClock().Now() + timeout;
     for (Process& process : processes_) {
       if (process.child != nullptr && (program.empty() || process.program == program)) {
         process.child->Signal(SIGTERM);
@@ -285,10 +289,8 @@ class ProcessCluster final : public Cluster {
     for (Process& process : processes_) {
       if (process.child == nullptr || (!program.empty() && process.program != program)) continue;
       std::optional<std::string> ended;
-      while (!(ended = process.child->Ended()).has_value() && absl::Now() < deadline) {
-        absl::MutexLock lock(&mutex_);
-        mutex_.AwaitWithTimeout(absl::Condition(&never_), absl::Milliseconds(10));
-      }
+      while (!(ended = process.child->Ended()).has_value() && RealClock().Now() < deadline)
+        never_.Await(kEndedLook);
       clean = clean && ended == "exit code 0";
       process.child.reset();
     }
@@ -305,7 +307,7 @@ class ProcessCluster final : public Cluster {
   std::map<std::string, Announcement> announcements_ ABSL_GUARDED_BY(mutex_);
   LoadingBars bars_ ABSL_GUARDED_BY(mutex_);
   bool bar_shown_ ABSL_GUARDED_BY(mutex_) = false;
-  bool never_ = false;
+  SteadyFlag never_;
   // Last: until a child has ended, its lines come to the members above.
   std::vector<Process> processes_;
 };

@@ -150,5 +150,32 @@ TEST_F(WallClockSteps, ChangeNoTokenAndLoseNoNode) {
   EXPECT_NEAR(HoursOfLastLine(), -7, 0.5) << programs_[0]->log();
 }
 
+// `tandem up` gives what runs its time by another clock than the wall's.
+TEST_F(WallClockSteps, CutNoAnswerOffThatADrainWaitsFor) {
+#ifdef TANDEM_SANITIZED
+  GTEST_SKIP() << "a sanitizer's library must be loaded first";
+#endif
+  auto started = RunningProgram::Start({"tandem", "up", "--engine=hash", "--prefill=0",
+                                        "--decode=1", "--hash-step-time=4ms", "--kv-blocks=256",
+                                        "--grpc=127.0.0.1:0", "--http="});
+  ASSERT_OK(started.status());
+  RunningProgram& up = **started;
+  const std::string ready = up.AwaitLine("; gRPC on ");
+  ASSERT_FALSE(ready.empty()) << up.log();
+  const size_t address = ready.find("127.0.0.1:");
+  client_ = cli::Client::Create(ready.substr(address, ready.find(';', address) - address));
+  bool stepped = false;
+  const Answer answer = Collect(*client_, Request(0), [&](const Answer& so_far) {
+    if (stepped || so_far.tokens.size() < size_t{kForwardAt}) return;
+    stepped = true;
+    up.Signal(SIGTERM);
+    EXPECT_FALSE(up.AwaitLine("tandem up: draining").empty());
+    clock_.Set(5 * kHour);
+  });
+  EXPECT_OK(answer.status);
+  EXPECT_EQ(answer.tokens.size(), size_t{kTokens});
+  EXPECT_EQ(up.AwaitEnd(), "exit code 0") << up.log();
+}
+
 }  // namespace
 }  // namespace tandem::testing
