@@ -15,8 +15,9 @@ namespace tandem::cli {
 class FleetSecret {
  public:
   static absl::StatusOr<std::unique_ptr<FleetSecret>> Create();
-  // The secret in `folder`/fleet-secret, which this makes, with the folder, if they are not there.
-  // Errors: the system's, naming the path.
+  // The secret in `folder`/fleet-secret, which this makes, with the folder, if they are not there,
+  // or if the file is empty. Starts at the same time get the same. Errors: the system's, naming the
+  // path.
   static absl::StatusOr<std::unique_ptr<FleetSecret>> KeepIn(const std::string& folder);
   ~FleetSecret();
   FleetSecret(const FleetSecret&) = delete;
