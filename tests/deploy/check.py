@@ -91,11 +91,21 @@ def validate(context, text, name):
     )
 
 
+def lasting_jobs(text, yaml):
+    """The jobs that stay after their end. An apply that changes one, as by a new image, is refused."""
+    jobs = [each for each in yaml.safe_load_all(text) if each["kind"] == "Job"]
+    return [job["metadata"]["name"] for job in jobs if "ttlSecondsAfterFinished" not in job["spec"]]
+
+
 def check_kustomize(context):
+    yaml = tools.module("yaml")
     good = True
     for overlay in OVERLAYS:
         text = build_overlay(context, context.source / "deploy/kustomize" / overlay)
         good &= validate(context, text, overlay.replace("/", "-"))
+        for job in lasting_jobs(text, yaml):
+            print(f"{overlay}: job {job} has no ttlSecondsAfterFinished")
+            good = False
     return good
 
 
@@ -211,6 +221,7 @@ def check_systemd(context):
         ("After=network-online.target", "After=network-online.tarjet", "network-online.tarjet"),
         ("--config", "--confg", "confg"),
         (".yaml", ".yml", "yml"),
+        ("StartLimitIntervalSec=0", "StartLimitBurst=5", "StartLimitIntervalSec"),
     )
     with tempfile.TemporaryDirectory() as folder:
         found = systemd.mistakes(systemd_analyze, units, binaries, Path(folder))

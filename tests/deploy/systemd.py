@@ -48,11 +48,21 @@ def refused_command(unit, binaries):
     return ""
 
 
+def gives_up(unit_text):
+    """Why systemd would stop starting the unit again; "" if it never does.
+
+    By default it stops after five starts in ten seconds, for good."""
+    restarts = re.search(r"^Restart=", unit_text, re.MULTILINE)
+    unlimited = re.search(r"^StartLimitIntervalSec=0$", unit_text, re.MULTILINE)
+    return "Restart= without StartLimitIntervalSec=0" if restarts and not unlimited else ""
+
+
 def mistakes(systemd_analyze, units, binaries, folder):
     """One line for each mistake in the files `units`."""
     found = []
     for unit in units:
-        for said in (verify(systemd_analyze, unit, binaries, folder), refused_command(unit, binaries)):
+        text = unit.read_text(encoding="utf-8")
+        for said in (verify(systemd_analyze, unit, binaries, folder), refused_command(unit, binaries), gives_up(text)):
             if said:
                 found.append(f"{unit.name}: {said}")
     return found
