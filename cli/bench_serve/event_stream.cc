@@ -110,6 +110,8 @@ AnswerEvent ReadAnswerEvent(absl::string_view data) {
     event.usage = AnswerUsage{.prompt_tokens = Count(*usage, "prompt_tokens"),
                               .output_tokens = Count(*usage, "completion_tokens"),
                               .cached_tokens = 0};
+    if (const auto tier = json.find("service_tier"); tier != json.end() && tier->is_string())
+      event.usage->service_tier = tier->get<std::string>();
     const auto details = usage->find("prompt_tokens_details");
     if (details != usage->end() && details->is_object()) {
       event.usage->cached_tokens = Count(*details, "cached_tokens");

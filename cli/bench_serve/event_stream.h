@@ -34,6 +34,7 @@ struct AnswerUsage {
   int32_t prompt_tokens = 0;
   int32_t output_tokens = 0;
   int32_t cached_tokens = 0;
+  std::string service_tier;  // that served the request; empty: the server does not say
   // These Tandem's gRPC says.
   bool prefilled_apart = false;  // by a prefill node
   // Of the cached tokens: what was brought for this prompt, as v1::TokensBySource counts it.

@@ -42,6 +42,8 @@ class GrpcCall final : public LoadCall,
     const absl::Time at = absl::Now();
     if (part_.has_delta() && !part_.delta().text().empty()) {
       boost::asio::post(io_, [self = self_, at] { self->observer_.OnText(at); });
+    } else if (part_.has_started()) {
+      service_tier_ = part_.started().service_tier();
     } else if (part_.has_finished()) {
       finished_ = true;
       const v1::Usage& usage = part_.finished().usage();
@@ -51,6 +53,7 @@ class GrpcCall final : public LoadCall,
       const AnswerUsage total = {.prompt_tokens = usage.prompt_tokens(),
                                  .output_tokens = usage.output_tokens(),
                                  .cached_tokens = usage.cached_tokens(),
+                                 .service_tier = service_tier_,
                                  .prefilled_apart = apart,
                                  .host_memory_tokens = tokens.from_host_memory(),
                                  .disk_tokens = tokens.from_disk(),
@@ -84,6 +87,7 @@ class GrpcCall final : public LoadCall,
   v1::GenerateRequest request_;
   v1::GenerateResponse part_;
   bool finished_ = false;
+  std::string service_tier_;
 };
 
 class GrpcTarget final : public LoadTarget {

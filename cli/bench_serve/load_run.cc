@@ -68,6 +68,10 @@ class Phase {
       record_.prompt_tokens = usage.prompt_tokens;
       record_.output_tokens = usage.output_tokens;
       record_.cached_tokens = usage.cached_tokens;
+      // A server may serve it in another tier: routers that lack a tier of OpenAI's serve
+      // `default`.
+      if (!record_.service_tier.empty() && !usage.service_tier.empty())
+        record_.service_tier = usage.service_tier;
       record_.prefilled_apart = usage.prefilled_apart;
       record_.host_memory_tokens = usage.host_memory_tokens;
       record_.disk_tokens = usage.disk_tokens;

@@ -30,7 +30,7 @@ struct RequestRecord {
   std::string error;    // its kind, such as "HTTP 429"; empty = answered
   std::string message;  // what the server or the system said
   bool cancelled = false;
-  std::string service_tier;  // that it named
+  std::string service_tier;  // of one that named a tier: the one that served it, if that is known
 
   bool ok() const { return error.empty() && !cancelled; }
   // Whether the server refused it before anything of its answer came: HTTP 429 or 503, or their

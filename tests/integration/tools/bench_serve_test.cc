@@ -110,7 +110,8 @@ TEST_F(BenchServe, OpenLoopsSharedPrefixesAndFilesOfResults) {
   EXPECT_THAT(FileOf(folder + "/load.html"), HasSubstr("</html>"));
 }
 
-// The router has "gold" and not "flex": it refuses neither, and counts each request where it went.
+// The router has "gold" and not "flex": it refuses neither, and both the router and the load count
+// each request where it went.
 TEST(BenchServeTiers, RequestsNameTiersByTheirShares) {
   ASSERT_OK_AND_ASSIGN(const auto cluster,
                        TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
@@ -123,13 +124,13 @@ TEST(BenchServeTiers, RequestsNameTiersByTheirShares) {
                     "--prompt-tokens=20", "--output-tokens=4", "--concurrency=4"});
     EXPECT_EQ(summary["answered"], 40) << target;
     const nlohmann::json tiers = summary.value("service_tiers", nlohmann::json::object());
-    ASSERT_TRUE(tiers.contains("gold") && tiers.contains("flex")) << summary;
+    ASSERT_TRUE(tiers.contains("gold") && tiers.contains("default")) << summary;
     EXPECT_NEAR(tiers["gold"]["requests"].get<double>(), 30, 2) << target;
     EXPECT_EQ(tiers["gold"]["answered"], tiers["gold"]["requests"]) << target;
     EXPECT_GT(tiers["gold"]["itl_ms"]["count"], 0) << target;
-    EXPECT_EQ(tiers["flex"]["ttft_ms"]["count"], tiers["flex"]["requests"]) << target;
+    EXPECT_EQ(tiers["default"]["ttft_ms"]["count"], tiers["default"]["requests"]) << target;
     gold += tiers["gold"]["requests"].get<int64_t>();
-    flex += tiers["flex"]["requests"].get<int64_t>();
+    flex += tiers["default"]["requests"].get<int64_t>();
   }
   const std::string metrics = Ask(cluster->http_address(), GetOf("/metrics")).body;
   const auto in_time = [](const char* tier, int64_t count) {

@@ -56,12 +56,13 @@ TEST(AnswerEvent, SeesTextUsageErrorsAndTheEnd) {
   EXPECT_FALSE(ReadAnswerEvent(R"({"choices":[{"delta":{"content":null}}]})").has_text);
 
   const AnswerEvent usage = ReadAnswerEvent(
-      R"({"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,
+      R"({"choices":[],"service_tier":"default","usage":{"prompt_tokens":7,"completion_tokens":3,
           "prompt_tokens_details":{"cached_tokens":2}}})");
   ASSERT_TRUE(usage.usage.has_value());
   EXPECT_EQ(usage.usage->prompt_tokens, 7);
   EXPECT_EQ(usage.usage->output_tokens, 3);
   EXPECT_EQ(usage.usage->cached_tokens, 2);
+  EXPECT_EQ(usage.usage->service_tier, "default");
 
   EXPECT_EQ(ReadAnswerEvent(R"({"error":{"message":"no node"}})").error, "no node");
   EXPECT_EQ(ReadAnswerEvent(R"({"error":"plain"})").error, "plain");
