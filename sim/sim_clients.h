@@ -19,7 +19,7 @@ struct ClientCounts {
   int64_t ids_reused = 0;  // requests under the id of one that was cancelled or is done
   int64_t turns = 0;       // of these: they went on from an answer
   int64_t asked_again = 0;
-  int64_t failed = 0;   // RequestFailed events, but for those of late requests
+  int64_t failed = 0;   // RequestFailed events, but for those that are counted as refused
   int64_t refused = 0;  // as late (SimRequest::refuse_late)
 };
 

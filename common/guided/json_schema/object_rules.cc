@@ -9,6 +9,24 @@
 #include "common/guided/json_schema/generator.h"
 
 namespace tandem::guided::json_schema {
+namespace {
+
+// The schemas of a member that no layer names, and whose name matches the patterns `matched`.
+Conjunction SchemasOfOther(const Flat& flat, const std::set<absl::string_view>& matched) {
+  Conjunction schemas;
+  for (const ObjectLayer& layer : flat.objects) {
+    bool any = false;
+    for (const ObjectLayer::Pattern& pattern : layer.patterns) {
+      if (matched.count(pattern.text) == 0) continue;
+      schemas.push_back(pattern.schema);
+      any = true;
+    }
+    if (!any && layer.additional != nullptr) schemas.push_back(layer.additional);
+  }
+  return schemas;
+}
+
+}  // namespace
 
 struct Generator::Member {
   absl::string_view name;
@@ -131,16 +149,7 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
     for (const auto& [text, dfa] : patterns) {
       if (((subset >> bit++) & 1) != 0) matched.insert(text);
     }
-    Conjunction schemas;
-    for (const ObjectLayer& layer : flat.objects) {
-      bool any = false;
-      for (const ObjectLayer::Pattern& pattern : layer.patterns) {
-        if (matched.count(pattern.text) == 0) continue;
-        schemas.push_back(pattern.schema);
-        any = true;
-      }
-      if (!any && layer.additional != nullptr) schemas.push_back(layer.additional);
-    }
+    const Conjunction schemas = SchemasOfOther(flat, matched);
     const bool none = std::any_of(schemas.begin(), schemas.end(), [](const Json* schema) {
       return schema->is_boolean() && !schema->get<bool>();
     });
