@@ -52,6 +52,8 @@ struct EngineSpec {
   kv::BlockFormat format;  // for fleets that allow mixed numerics
 };
 
+class TokenCounts;  // token_counts.h
+
 // In a block table: the block lies with a creditor.
 inline constexpr BlockId kNoBlock(-1);
 
@@ -94,6 +96,8 @@ struct SequenceSlice {
   int64_t prompt_tokens = 0;
   int32_t sequence_index = 0;
   const request::SamplingParams* sampling = nullptr;  // REQUIRES: set when `sample`
+  // The counts of `tokens`, for penalties; null: the engine counts.
+  const TokenCounts* counts = nullptr;
   // Bit i % 32 of word i / 32 says whether token i may be chosen: vocab_size / 32 + 1 words; empty
   // = all may. REQUIRES: some token is in this mask and in sampling->allowed_token_ids.
   absl::Span<const uint32_t> allowed;

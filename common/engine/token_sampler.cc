@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/container/flat_hash_map.h"
-
 namespace tandem::engine {
 namespace {
 
@@ -12,24 +10,6 @@ namespace {
 float PositiveFloat(double value) {
   return static_cast<float>(std::clamp(value, double{std::numeric_limits<float>::min()},
                                        double{std::numeric_limits<float>::max()}));
-}
-
-// How often each distinct token occurred, by token: ascending, so that equal histories give equal
-// arguments.
-std::vector<kernels::TokenCount> CountTokens(const SequenceSlice& slice, size_t vocab_size) {
-  absl::flat_hash_map<TokenId, kernels::TokenCount> counts;
-  for (size_t i = 0; i < slice.tokens.size(); ++i) {
-    const TokenId token = slice.tokens[i];
-    if (token < 0 || static_cast<size_t>(token) >= vocab_size) continue;
-    kernels::TokenCount& count = counts[token];
-    count.token = token;
-    ++(static_cast<int64_t>(i) < slice.prompt_tokens ? count.prompt_count : count.output_count);
-  }
-  std::vector<kernels::TokenCount> sorted;
-  for (const auto& [token, count] : counts) sorted.push_back(count);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const auto& a, const auto& b) { return a.token < b.token; });
-  return sorted;
 }
 
 TokenMask MaskOf(absl::Span<const TokenId> tokens, size_t vocab_size) {
@@ -109,7 +89,6 @@ SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size) {
   FillChoice(slice, static_cast<size_t>(vocab_size), inputs);
   if (inputs.only >= 0) return inputs;
   for (const auto& [token, bias] : params.logit_bias) inputs.biases.push_back({token, bias});
-  if (params.has_penalties()) inputs.counts = CountTokens(slice, static_cast<size_t>(vocab_size));
   kernels::SamplingArgs& args = inputs.args;
   args.vocab_size = vocab_size;
   args.temperature =
@@ -123,8 +102,14 @@ SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size) {
   args.repetition_penalty = PositiveFloat(params.repetition_penalty);
   args.presence_penalty = static_cast<float>(params.presence_penalty);
   args.frequency_penalty = static_cast<float>(params.frequency_penalty);
-  args.counts = inputs.counts.data();
-  args.num_counts = static_cast<int32_t>(inputs.counts.size());
+  if (params.has_penalties()) {
+    if (slice.counts == nullptr) {
+      inputs.counts.Extend(slice.tokens, slice.prompt_tokens, vocab_size);
+    }
+    const auto counts = slice.counts != nullptr ? slice.counts->counts() : inputs.counts.counts();
+    args.counts = counts.data();
+    args.num_counts = static_cast<int32_t>(counts.size());
+  }
   args.seed = params.seed;
   args.sequence_index = static_cast<uint32_t>(slice.sequence_index);
   args.position = static_cast<uint32_t>(slice.tokens.size());

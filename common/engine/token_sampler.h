@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "common/engine/aligned_buffer.h"
 #include "common/engine/engine.h"
+#include "common/engine/token_counts.h"
 #include "kernels/api/backend.h"
 
 namespace tandem::engine {
@@ -22,10 +23,11 @@ using TokenMask = std::vector<uint32_t>;
 
 // All inputs of a slice's next token except the logits.
 struct SamplingInputs {
-  // Points into the vectors below; no logits, top_logprobs or scratch yet.
+  // Points into the members below and to the slice's counts; no logits, top_logprobs or scratch
+  // yet.
   kernels::SamplingArgs args;
   std::vector<kernels::TokenBias> biases;
-  std::vector<kernels::TokenCount> counts;
+  TokenCounts counts;  // of a slice that has none
   TokenMask mask;
   bool banned = false;  // `mask` excludes banned tokens, which may be chosen if no other is left
   TokenMask unbanned;   // the mask without that exclusion
@@ -35,6 +37,7 @@ struct SamplingInputs {
   SamplingInputs(SamplingInputs&&) = default;
   SamplingInputs& operator=(SamplingInputs&&) = default;
 };
+// `slice.counts` outlives the result.
 SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size);
 
 // Chooses the token after slice.tokens from `logits`, or says that there is none

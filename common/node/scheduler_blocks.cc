@@ -56,6 +56,7 @@ void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
   if (sequence.rebuild != nullptr)
     for (const engine::LentUnits& lent : sequence.rebuild->later) ended_loans_.push_back(lent.loan);
   sequence.remote = {};
+  sequence.token_counts = {};
   sequence.rebuild.reset();
   sequence.gives_up_loans = sequence.awaits_loans = sequence.awaits_creditors = false;
   sequence.lost_loans.clear();

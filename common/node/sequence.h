@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/engine/engine.h"
+#include "common/engine/token_counts.h"
 #include "common/guided/constraint.h"
 #include "common/guided/constraint_cache.h"
 #include "common/kv/block_hash.h"
@@ -144,6 +145,9 @@ struct Sequence {
   engine::RemoteKv remote;         // what other nodes keep of it
   std::vector<LoanId> lost_loans;  // since the running step began. Bound: its loans
   LentUse lent_use;                // since it was admitted
+  // Of `tokens`, for penalties, while it runs. Built when it is first needed after it was admitted
+  // or preempted.
+  engine::TokenCounts token_counts;
   std::vector<engine::SampledToken> step_scores;  // filled by the running step
   SequenceInput input;                            // `prompt` has moved into `tokens`
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache on admission

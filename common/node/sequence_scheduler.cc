@@ -225,6 +225,7 @@ void SequenceScheduler::Park(SequenceId id) {
   Sequence& sequence = At(id);
   LeaveQueues(sequence);
   sequence.phase = SequencePhase::kParked;
+  if (!sequence.in_step) sequence.token_counts = {};
 }
 
 void SequenceScheduler::Release(SequenceId id) {
@@ -353,6 +354,11 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
   slice.forked_from = forked_from;
   slice.sample = sample;
   slice.prompt_tokens = sequence.prompt_tokens - input.delivered_tokens;
+  if (sample && input.sampling.has_penalties()) {
+    tokens_counted_ += sequence.token_counts.Extend(sequence.tokens, slice.prompt_tokens,
+                                                    options_.spec.vocab_size);
+    slice.counts = &sequence.token_counts;
+  }
   slice.sequence_index = input.sequence_index;
   slice.sampling = &input.sampling;
   slice.stop = &input.stop;
@@ -426,6 +432,7 @@ const StepResult& SequenceScheduler::FinishStep(
   for (const PlannedSlice& slice : planned_) {
     Sequence& sequence = *slice.sequence;
     sequence.in_step = false;
+    if (sequence.phase == SequencePhase::kParked) sequence.token_counts = {};
     if (step.status.ok() && (!sequence.remote.failure.ok() || sequence.gives_up_loans)) {
       // Its rows are wrong, or its blocks are wanted: what it has lost is computed again.
       if (slice.sample) ++next_token;

@@ -286,6 +286,9 @@ class SequenceScheduler {
   int64_t held_back_count() const { return held_back_count_; }
   // Times that a sequence's rows failed because a creditor was late, and that it waits for it.
   int64_t postponed() const { return postponed_; }
+  // Tokens that were counted for penalties: each token of a sequence once, and again after it was
+  // preempted.
+  int64_t tokens_counted() const { return tokens_counted_; }
   // Of recomputed_for_loans(): sequences that kept the rest, those of them that then went on where
   // they were, and the rows that they computed for it.
   struct Rebuilds {
@@ -397,6 +400,7 @@ class SequenceScheduler {
   int64_t prefill_tokens_waiting_ = 0;  // sum of counted_prefill over both queues
   bool room_made_ = false;              // for tokens of a sequence, since the last plan
   int64_t preemption_count_ = 0;
+  int64_t tokens_counted_ = 0;
   int64_t recomputed_for_loans_ = 0, held_back_count_ = 0, postponed_ = 0;
   Rebuilds rebuilds_;
 };

@@ -28,7 +28,7 @@ class Packer {
 
   // The device's address of the copy; nullptr for an empty array.
   template <typename T>
-  const T* Put(const std::vector<T>& values) {
+  const T* Put(absl::Span<const T> values) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= 4);
     const size_t bytes = values.size() * sizeof(T);
     if (bytes == 0) return nullptr;
@@ -44,8 +44,12 @@ class Packer {
 };
 
 template <typename T>
-size_t BytesOf(const std::vector<T>& values) {
+size_t BytesOf(absl::Span<const T> values) {
   return values.size() * sizeof(T);
+}
+
+absl::Span<const kernels::TokenCount> CountsOf(const SamplingInputs& inputs) {
+  return absl::MakeConstSpan(inputs.args.counts, static_cast<size_t>(inputs.args.num_counts));
 }
 
 DeviceSampleRow RowOf(const SamplingInputs& inputs, Packer& packer) {
@@ -63,10 +67,10 @@ DeviceSampleRow RowOf(const SamplingInputs& inputs, Packer& packer) {
   row.presence_penalty = args.presence_penalty;
   row.frequency_penalty = args.frequency_penalty;
   row.num_biases = args.num_biases;
-  row.biases = packer.Put(inputs.biases);
+  row.biases = packer.Put(absl::MakeConstSpan(inputs.biases));
   row.num_counts = args.num_counts;
-  row.counts = packer.Put(inputs.counts);
-  row.allowed_tokens = packer.Put(inputs.mask);
+  row.counts = packer.Put(CountsOf(inputs));
+  row.allowed_tokens = packer.Put(absl::MakeConstSpan(inputs.mask));
   row.seed = args.seed;
   row.sequence_index = args.sequence_index;
   row.position = args.position;
@@ -127,7 +131,8 @@ DeviceSampler::Places DeviceSampler::Measure() const {
                    inputs_.size() * sizeof(SamplingResult)};
   for (const SamplingInputs& inputs : inputs_) {
     if (IsForHost(inputs)) continue;
-    places.input_bytes += BytesOf(inputs.biases) + BytesOf(inputs.counts) + BytesOf(inputs.mask);
+    places.input_bytes += BytesOf(absl::MakeConstSpan(inputs.biases)) + BytesOf(CountsOf(inputs)) +
+                          BytesOf(absl::MakeConstSpan(inputs.mask));
     places.output_bytes += static_cast<size_t>(inputs.args.num_top_logprobs) * sizeof(TokenLogprob);
   }
   return places;

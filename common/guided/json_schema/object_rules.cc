@@ -70,7 +70,8 @@ absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Fla
   absl::flat_hash_set<absl::string_view> seen;
   for (const ObjectLayer& layer : flat.objects) {
     if (layer.properties == nullptr) continue;
-    if (!budget.Spend(layer.properties->size())) return budget.status();
+    // For OtherMembers, too, which follows.
+    if (!budget.Spend(2 * layer.properties->size())) return budget.status();
     for (const auto& [name, schema] : layer.properties->items()) {
       if (seen.insert(name).second) order.push_back(name);
     }
@@ -126,7 +127,6 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
       patterns.emplace(pattern.text, pattern.dfa);
     }
     if (layer.properties == nullptr) continue;
-    if (!budget.Spend(layer.properties->size())) return budget.status();
     for (const auto& [name, schema] : layer.properties->items()) names.insert(name);
   }
   for (const Member& member : named) names.emplace(member.name);
