@@ -12,6 +12,9 @@
 
 namespace tandem::kernels {
 
+// The largest vocabulary: a token takes 24 bits of a key, and the key behind all is none's.
+inline constexpr int32_t kDeviceVocabularyMax = (1 << 24) - 1;
+
 // One row's parameters. Each member has the meaning of the SamplingArgs member of that name.
 struct DeviceSampleRow {
   // ≥ 0: the token is given, and only its log-probabilities are wanted.

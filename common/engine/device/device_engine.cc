@@ -24,6 +24,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/device_attention.h"
 #include "kernels/api/device_ops.h"
+#include "kernels/api/device_sampling.h"
 
 namespace tandem::engine {
 namespace {
@@ -64,6 +65,11 @@ absl::Status CheckOptions(const model::ModelConfig& config, const DeviceEngineOp
   if (!kernels::IsDeviceHeadDim(config.head_dim)) {
     return absl::InvalidArgumentError(absl::StrCat("the checkpoint's heads have ", config.head_dim,
                                                    " dimensions, expected 16, 32, 64, 128 or 256"));
+  }
+  if (options.sample_on_device && config.vocab_size > kernels::kDeviceVocabularyMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint's vocabulary has ", config.vocab_size,
+                     " tokens, devices choose among ", kernels::kDeviceVocabularyMax, " at most"));
   }
   for (const int32_t size : {config.hidden_size, config.ffn_size}) {
     if (size % 8 != 0) {

@@ -474,7 +474,8 @@ int TeamSize(int rows, int vocab_size) {
 
 template <typename Kernel>
 void LaunchTeams(const DeviceSampleArgs& args, int team, DeviceStream& stream) {
-  KERNEL_REQUIRE(args.vocab_size > 0 && args.vocab_size < (1 << kTokenBits));
+  static_assert(kDeviceVocabularyMax < 1 << kTokenBits);
+  KERNEL_REQUIRE(args.vocab_size > 0 && args.vocab_size <= kDeviceVocabularyMax);
   Launch<Kernel>({.x = args.rows * team,
                   .threads = kSampleThreads,
                   .shared_bytes = Kernel::kSharedBytes,
