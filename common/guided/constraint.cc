@@ -40,11 +40,14 @@ bool Constraint::Advance(Place& place, absl::string_view bytes, uint64_t* work) 
   const uint64_t refreshed = Refresh(place);
   const uint64_t before = graph_->work();
   ConfigId config = place.config;
+  graph_->BeginWalk();
   for (const char byte : bytes) {
-    config = graph_->Step(config, static_cast<uint8_t>(byte));
-    if (graph_->work() - before > kMaskWorkMax) config = kDeadConfig;
+    config = graph_->Walk(config, static_cast<uint8_t>(byte));
+    if (graph_->charged() > kMaskWorkMax) config = kDeadConfig;
   }
-  if (work != nullptr) *work += refreshed + graph_->work() - before + bytes.size();
+  const uint64_t charged = graph_->charged() > kMaskWorkMax ? graph_->charged() : 0;
+  const uint64_t taken = std::max(graph_->work() - before, charged);
+  if (work != nullptr) *work += refreshed + taken + bytes.size();
   if (config == kDeadConfig) return false;
   place.config = config;
   return true;

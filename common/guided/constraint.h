@@ -58,8 +58,9 @@ class Constraint {
   // Errors: those of Mask, also where a text has more than kThreadsMax readings.
   absl::Status Try();
   // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there, or when
-  // reading them takes more than kMaskWorkMax. Adds to `work`, unless it is null, what it took: in
-  // StateGraph::work, and one for each byte.
+  // reading them is charged more than kMaskWorkMax (StateGraph::charged): so it does not depend on
+  // what other sequences have read. Adds to `work`, unless it is null, what it took: in
+  // StateGraph::work, and one for each byte; at least the charge where that was too much.
   bool Advance(Place& place, absl::string_view bytes, uint64_t* work = nullptr);
   // The tokens allowed at `place`. `work`: as for Advance. Errors: kInvalidArgument when the
   // constraint is too ambiguous to follow.

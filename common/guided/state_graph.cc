@@ -1,6 +1,7 @@
 #include "common/guided/state_graph.h"
 
 #include <algorithm>
+#include <bitset>
 #include <utility>
 
 #include "common/guided/grammar_builder.h"
@@ -100,24 +101,33 @@ StateGraph::Steps& StateGraph::StepsOf(ConfigId id) {
   std::unique_ptr<Steps>& steps = configs_[id].steps;
   if (steps != nullptr) return *steps;
   steps = std::make_unique<Steps>();
-  bytes_ += sizeof(*steps);
   steps->next.fill(kUnknown);
-  steps->begins.set(0);
+  const uint64_t before = work_;
+  std::bitset<256> begins;
   // Steps change where an edge's range begins, and behind its end.
   for (const StackId thread : configs_[id].key) {
     const absl::Span<const ByteEdge> edges = program_.BytesOf(stacks_[thread].state);
     work_ += 1 + edges.size();
     for (const ByteEdge& edge : edges) {
-      steps->begins.set(edge.low);
-      if (edge.high < 255) steps->begins.set(edge.high + 1);
+      begins.set(edge.low);
+      if (edge.high < 255) begins.set(edge.high + 1);
     }
   }
+  uint8_t range = 0;
+  for (size_t b = 0; b < begins.size(); ++b) {
+    if (b > 0 && begins[b]) ++range;
+    steps->range_of[b] = range;
+  }
+  steps->charges.resize(size_t{range} + 1);
+  steps->ranges.work = static_cast<uint32_t>(work_ - before);
+  bytes_ += sizeof(*steps) + steps->charges.size() * sizeof(Cost);
   return *steps;
 }
 
 ConfigId StateGraph::FindStep(ConfigId from, uint8_t byte) {
   Steps& steps = StepsOf(from);
   std::vector<StackId> moved;
+  const uint64_t before = work_;
   work_ += 16;
   for (const StackId thread : configs_[from].key) {
     const StackTable::Stack stack = stacks_[thread];
@@ -129,18 +139,20 @@ ConfigId StateGraph::FindStep(ConfigId from, uint8_t byte) {
     }
   }
   const ConfigId target = moved.empty() ? kDeadConfig : Close(moved);
+  const uint8_t range = steps.range_of[byte];
   size_t low = byte, high = byte;
-  while (!steps.begins[low]) --low;
-  while (high < 255 && !steps.begins[high + 1]) ++high;
+  while (low > 0 && steps.range_of[low - 1] == range) --low;
+  while (high < 255 && steps.range_of[high + 1] == range) ++high;
   for (size_t b = low; b <= high; ++b) steps.next[b] = target;
+  steps.charges[range].work = static_cast<uint32_t>(work_ - before);
   return target;
 }
 
 std::vector<uint8_t> StateGraph::DistinctBytes(ConfigId id) {
   const Steps& steps = StepsOf(id);
   std::vector<uint8_t> bytes;
-  for (size_t b = 0; b < steps.begins.size(); ++b) {
-    if (steps.begins[b]) bytes.push_back(static_cast<uint8_t>(b));
+  for (size_t b = 0; b < steps.range_of.size(); ++b) {
+    if (steps.range_of[b] == bytes.size()) bytes.push_back(static_cast<uint8_t>(b));
   }
   return bytes;
 }

@@ -11,10 +11,10 @@
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -46,6 +46,23 @@ class StateGraph {
     if (steps != nullptr && steps->next[byte] != kUnknown) return steps->next[byte];
     return FindStep(from, byte);
   }
+
+  // A walk is a series of steps whose cost is bounded: the bytes of a token, or those of a mask. It
+  // is charged what it takes in a graph that knows no step yet, each different step once, so that
+  // the charge does not depend on what others have read. What it really takes is at most that.
+  void BeginWalk() {
+    ++walk_;
+    charged_ = 0;
+  }
+  // As Step, and charged to the walk.
+  ConfigId Walk(ConfigId from, uint8_t byte) {
+    const ConfigId target = Step(from, byte);
+    Steps& steps = *configs_[from].steps;
+    Charge(steps.ranges);
+    Charge(steps.charges[steps.range_of[byte]]);
+    return target;
+  }
+  uint64_t charged() const { return charged_; }
   // Whether the text read so far satisfies the constraint.
   bool MayEnd(ConfigId id) const { return configs_[id].may_end; }
   // Whether some byte may follow.
@@ -74,11 +91,17 @@ class StateGraph {
 
  private:
   static constexpr ConfigId kUnknown = ~ConfigId{0};
-  // A configuration's steps. Bytes from one where a range begins up to the next have equal steps,
-  // and are found together.
+  // What finding something took, and the last walk that was charged for it.
+  struct Cost {
+    uint32_t work = 0;
+    uint32_t walk = 0;
+  };
+  // A configuration's steps. Bytes of one range have equal steps, and are found together.
   struct Steps {
     std::array<ConfigId, 256> next;
-    std::bitset<256> begins;
+    std::array<uint8_t, 256> range_of;
+    Cost ranges;                // of finding the ranges
+    std::vector<Cost> charges;  // of finding the step, by range. Bound: 256
   };
   struct Config {
     std::vector<StackId>
@@ -88,6 +111,9 @@ class StateGraph {
     std::unique_ptr<Steps> steps;  // null until one is needed
   };
 
+  void Charge(Cost& cost) {
+    if (std::exchange(cost.walk, walk_) != walk_) charged_ += cost.work;
+  }
   ConfigId FindStep(ConfigId from, uint8_t byte);
   Steps& StepsOf(ConfigId id);
   // The configuration of `threads` and of all threads that they reach without a byte.
@@ -105,6 +131,10 @@ class StateGraph {
   ConfigId start_ = kDeadConfig;
   size_t bytes_ = 0;
   uint64_t work_ = 0;
+  uint64_t charged_ = 0;  // to the walk
+  // The walk's number. After 2^32 of them a walk may be charged too little for steps that it finds
+  // known, which take no work.
+  uint32_t walk_ = 0;
   int64_t overflows_ = 0;
 };
 

@@ -8,7 +8,7 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> ComputeMask(StateGraph& graph, 
   auto mask = std::make_shared<TokenMask>();
   mask->words.resize(vocabulary.mask_words());
   const absl::Span<const Vocabulary::Node> nodes = vocabulary.nodes();
-  const uint64_t work_before = graph.work();
+  graph.BeginWalk();
   // configs[d]: the configuration after d bytes. ends[d]: the end of the d-th byte's subtree.
   std::vector<ConfigId> configs(static_cast<size_t>(vocabulary.token_bytes_max()) + 1);
   std::vector<uint32_t> ends(configs.size(), static_cast<uint32_t>(nodes.size()));
@@ -16,9 +16,9 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> ComputeMask(StateGraph& graph, 
   size_t depth = 0;
   for (uint32_t i = 0; i < nodes.size();) {
     while (depth > 0 && i >= ends[depth]) --depth;
-    const ConfigId next = graph.Step(configs[depth], nodes[i].byte);
+    const ConfigId next = graph.Walk(configs[depth], nodes[i].byte);
     // Before anything else: a step may take work and lead nowhere.
-    if (graph.work() - work_before > kMaskWorkMax || graph.bytes() > kGraphBytesMax) {
+    if (graph.charged() > kMaskWorkMax || graph.bytes() > kGraphBytesMax) {
       return absl::InvalidArgumentError(
           "guided: the constraint is too ambiguous: following it takes too much work or memory");
     }

@@ -13,7 +13,8 @@
 
 namespace tandem::guided {
 
-// Bound on the work for one mask, in StateGraph::work: some milliseconds of the engine's thread.
+// Bound on what one mask is charged (StateGraph::charged): some milliseconds of the engine's
+// thread.
 inline constexpr uint64_t kMaskWorkMax = 1'000'000;
 // Bound on the graph's memory while a mask is computed.
 inline constexpr size_t kGraphBytesMax = size_t{256} << 20;
@@ -24,8 +25,8 @@ struct TokenMask {
 };
 
 // The tokens of `vocabulary` whose bytes the constraint allows after `config`.
-// Errors: kInvalidArgument when that takes more than kMaskWorkMax or kGraphBytesMax. The last step
-// may exceed the first by what one configuration may take.
+// Errors: kInvalidArgument when that is charged more than kMaskWorkMax or takes the graph beyond
+// kGraphBytesMax. The last step may exceed the first by what one configuration may take.
 absl::StatusOr<std::shared_ptr<const TokenMask>> ComputeMask(StateGraph& graph, ConfigId config,
                                                              const Vocabulary& vocabulary);
 
