@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/node/sequence_fork.h"
@@ -17,10 +18,15 @@ void TakeToken(Sequence& sequence, const engine::SampledToken& token, kv::BlockP
     return ForgetFrom(sequence, *token.damaged, pool);
   }
   if (token.no_choice) {
-    outcome.request_at_fault = true;
-    outcome.status = absl::InvalidArgumentError(
+    const std::string why =
         absl::StrCat("no token can be chosen at position ", sequence.tokens.size(),
-                     ": every logit is NaN, minus infinity or not allowed"));
+                     ": every logit is NaN, minus infinity or not allowed");
+    // Where all tokens are allowed, no logit is a number: a node that computes wrongly does that,
+    // and another one may not.
+    outcome.request_at_fault =
+        sequence.input.matcher.has_value() || !sequence.input.sampling.allowed_token_ids.empty();
+    outcome.status =
+        outcome.request_at_fault ? absl::InvalidArgumentError(why) : absl::InternalError(why);
     return;
   }
   outcome.sampled = true;

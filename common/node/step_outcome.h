@@ -19,7 +19,8 @@ struct StepOutcome {
   // kDataLoss: a block of this sequence is damaged, and neither it nor what was computed from it is
   // found as a prefix any more. Otherwise as the step's, or what makes request_at_fault.
   absl::Status status;
-  // No token can be chosen for the sequence. No node can continue the request.
+  // No token can be chosen of those that the request allows. No node can continue it. Where it
+  // allows all, `status` is kInternal, and another node may.
   bool request_at_fault = false;
   bool sampled = false;
   engine::SampledToken token;  // if sampled; not yet appended

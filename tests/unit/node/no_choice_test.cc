@@ -11,7 +11,9 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 TEST_F(DecodeCoreTest, ASequenceWithoutATokenToChooseFailsAloneAndForGood) {
-  Send(Run("without", 20));
+  v1::NodeCommand without = Run("without", 20);
+  without.mutable_start_decode()->mutable_sequence()->mutable_sampling()->add_allowed_token_ids(5);
+  Send(without);
   Send(Installed(1, 65));
   Send(Run("with", 20));
   Send(Installed(2, 65));
@@ -33,6 +35,22 @@ TEST_F(DecodeCoreTest, ASequenceWithoutATokenToChooseFailsAloneAndForGood) {
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(generated, 1);
   EXPECT_THAT(core_->PlanStep(now_), SizeIs(1)) << "the other one goes on";
+}
+
+// Without a restriction it is the node's fault: its logits are no numbers. Another node may answer.
+TEST_F(DecodeCoreTest, ASequenceWhoseLogitsAreNoNumbersMayGoOnElsewhere) {
+  Send(Run("without", 20));
+  Send(Installed(1, 65));
+  ASSERT_THAT(core_->PlanStep(now_), SizeIs(1));
+  core_->OnStepDone(std::vector<engine::SampledToken>{{.no_choice = true}}, now_);
+  int failed = 0;
+  for (const auto& [router, event] : resources_->TakeActions().events) {
+    if (!event.has_leg_failed()) continue;
+    ++failed;
+    EXPECT_FALSE(event.leg_failed().request_at_fault());
+    EXPECT_EQ(event.leg_failed().status().code(), static_cast<int>(absl::StatusCode::kInternal));
+  }
+  EXPECT_EQ(failed, 1);
 }
 
 }  // namespace

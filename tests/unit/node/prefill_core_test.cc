@@ -174,7 +174,9 @@ TEST_F(PrefillCoreTest, ADamagedBlockFailsOnlyThePromptThatUsesIt) {
 }
 
 TEST_F(PrefillCoreTest, ASequenceWithoutATokenToChooseFailsAloneAndForGood) {
-  Send(Prefill("without", 4));
+  v1::NodeCommand without = Prefill("without", 4);
+  without.mutable_prefill()->mutable_sequence()->mutable_sampling()->add_allowed_token_ids(5);
+  Send(without);
   Send(Prefill("with", 4));
   ASSERT_THAT(core_->PlanStep(now_), SizeIs(2));
   core_->OnStepDone(std::vector<engine::SampledToken>{{.no_choice = true}, {.token = 65}}, now_);
