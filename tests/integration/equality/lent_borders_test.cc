@@ -16,6 +16,7 @@
 #include "kernels/api/backend.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/models.h"
+#include "tests/testing/printed_seed.h"
 #include "tests/testing/process_fleet.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
@@ -122,12 +123,6 @@ std::unique_ptr<ProcessFleet> StartLenders(const std::string& model, const Class
   return joined.ok() ? *std::move(fleet) : nullptr;
 }
 
-std::mt19937_64 PrintedSeed() {
-  const uint64_t seed = std::random_device()();
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  return std::mt19937_64(seed);
-}
-
 // The answers of a node that lends nothing.
 std::vector<Answer> Unlent(const std::string& model, const Classes& classes,
                            const std::vector<v1::GenerateRequest>& requests) {
@@ -189,7 +184,7 @@ void ExpectNoBitChanges(const std::string& model, const Classes& classes,
 
 TEST(LentBorders, EveryFullPartitionIsLentAndNoBitChanges) {
   TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
-  std::mt19937_64 random = PrintedSeed();
+  std::mt19937_64 random(PrintedSeed());
   ExpectNoBitChanges(path, {}, RandomRequests(random, 200));
 }
 
@@ -200,7 +195,7 @@ TEST(LentBorders, PortableClassesLendToEachOther) {
     ASSERT_TRUE(kernels::ParseIsaClass(isa, &parsed));
     if (kernels::FindBackend(parsed) == nullptr) GTEST_SKIP() << "this processor lacks " << isa;
   }
-  std::mt19937_64 random = PrintedSeed();
+  std::mt19937_64 random(PrintedSeed());
   const std::vector<v1::GenerateRequest> requests = RandomRequests(random, 24);
   ExpectNoBitChanges(path, {.whole = "avx2", .debtors = "avx512", .creditors = "avx2"}, requests);
   ExpectNoBitChanges(path, {.whole = "avx512", .debtors = "avx2", .creditors = "avx512"}, requests);
@@ -209,7 +204,7 @@ TEST(LentBorders, PortableClassesLendToEachOther) {
 // Of 18 partitions, at most one of which is not lent.
 TEST(LentBorders, ASequenceOfMoreThanOneGroupOfPartitions) {
   TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
-  std::mt19937_64 random = PrintedSeed();
+  std::mt19937_64 random(PrintedSeed());
   std::vector<v1::GenerateRequest> requests = RandomRequests(random, 2);
   for (v1::GenerateRequest& request : requests) {
     while (request.tokens().ids_size() < 17 * kPartitionTokens)

@@ -19,7 +19,7 @@ class LoanFailures : public LoanFleet {
  protected:
   void SetUp() override {
     LoanFleet::SetUp();
-    std::mt19937_64 random = PrintedSeed();
+    std::mt19937_64 random(PrintedSeed());
     request_ = RandomRequest(random, 60, 820);
     expected_ = Expected(request_);
   }

@@ -13,6 +13,7 @@
 
 #include "tests/integration/lending/asked.h"
 #include "tests/integration/lending/lent_status.h"
+#include "tests/testing/printed_seed.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
@@ -34,12 +35,6 @@ inline v1::GenerateRequest RandomRequest(std::mt19937_64& random, int prompt_tok
   request.mutable_sampling()->set_seed(random() >> 1);
   request.mutable_sampling()->set_logprobs(1);
   return request;
-}
-
-inline std::mt19937_64 PrintedSeed() {
-  const uint64_t seed = std::random_device()();
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  return std::mt19937_64(seed);
 }
 
 struct Debt {

@@ -13,7 +13,7 @@ using LoanPressure = LoanFleet;
 // steps. By then the answer has grown into the memory of the lent blocks, so the debtor has them no
 // more.
 TEST_F(LoanPressure, AKilledCreditorsUnitsAreFetchedFromTheNodeThatComputedThePrompt) {
-  std::mt19937_64 random = PrintedSeed();
+  std::mt19937_64 random(PrintedSeed());
   const v1::GenerateRequest request = RandomRequest(random, 400, 480);
   const Answer expected = Expected(request);
   StartRouter("router");
@@ -37,7 +37,7 @@ TEST_F(LoanPressure, AKilledCreditorsUnitsAreFetchedFromTheNodeThatComputedThePr
 
 // Short requests come while a long one borrows, and need more than what is left on all nodes.
 TEST_F(LoanPressure, ACreditorThatRunsShortOfMemoryRecallsItsLoan) {
-  std::mt19937_64 random = PrintedSeed();
+  std::mt19937_64 random(PrintedSeed());
   std::vector<v1::GenerateRequest> requests = {RandomRequest(random, 60, 820)};
   for (int i = 0; i < 12; ++i) requests.push_back(RandomRequest(random, 20, 280));
   std::vector<Answer> expected;

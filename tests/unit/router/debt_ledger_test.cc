@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 
+#include "tests/testing/printed_seed.h"
 #include "tests/unit/router/core_harness.h"
 
 namespace tandem::router {
@@ -80,14 +81,8 @@ void HearAll(CoreHarness& router, const Nodes& nodes) {
   for (uint64_t node = 1; node <= kNodes; ++node) router.SayMessage(node, nodes.Heartbeat(node));
 }
 
-uint64_t PrintedSeed() {
-  const uint64_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
-  return seed;
-}
-
 TEST(DebtLedger, IsWholeAfterOneHeartbeatOfAThousandNodes) {
-  Nodes nodes(PrintedSeed());
+  Nodes nodes(testing::PrintedSeed());
   nodes.Draw();
   CoreHarness first;
   JoinAll(first);
