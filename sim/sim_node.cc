@@ -185,31 +185,20 @@ void SimNode::OnCrash() {
 // ---- routers
 
 v1::NodeMessage SimNode::MakeRegistration() const {
-  const engine::EngineSpec& spec = engine_->spec();
   v1::NodeMessage message;
   v1::Registration& registration = *message.mutable_registration();
   registration.set_node_id(name());
   registration.set_incarnation(incarnation_.value());
   registration.set_role(core_->role());
-  registration.set_model_name(spec.model_name);
-  registration.set_model_fingerprint(spec.model_fingerprint);
-  registration.set_numerics_id(spec.numerics_id);
-  registration.set_context_tokens(spec.context_tokens);
-  registration.set_vocab_size(spec.vocab_size);
-  registration.set_block_tokens(spec.layout.block_tokens);
-  registration.set_num_blocks(options_.topology.blocks_per_node);
-  registration.set_kv_bytes_per_block(spec.layout.block_bytes());
+  resources_->Describe(registration);
   registration.set_transfer_address(plane_->address());
   registration.set_host(options_.seams.one_host ? "simulated" : name());
   registration.set_block_names(options_.seams.block_key.names());
-  registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
-  registration.set_max_batch_tokens(static_cast<int32_t>(options_.topology.max_batch_tokens));
-  registration.set_cached_blocks(kv::PackHashes(resources_->CachedBlocks()));
   registration.set_stored_blocks_max(storage_ != nullptr ? storage_->slots() : 0);
   if (options_.topology.lend_blocks > 0) {
     registration.set_lending_address(name());
     registration.set_lend_blocks_max(options_.topology.lend_blocks);
-    registration.set_lending_unit_tokens(spec.unit_tokens);
+    registration.set_lending_unit_tokens(engine_->spec().unit_tokens);
   }
   *message.mutable_load() = core_->load();
   return message;

@@ -27,6 +27,7 @@
 #include "common/node/kv_transport_choice.h"
 #include "common/node/loading_bar.h"
 #include "common/node/step_probe.h"
+#include "common/request/queue_order.h"
 #include "common/rpc/fleet_tls.h"
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
@@ -197,7 +198,7 @@ absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
                            .max_sequences = config.max_sequences,
                            .itl_slo = config.itl_slo,
                            .static_batches = config.batching == "static"};
-  ASSIGN_OR_RETURN(options.queue_order, ParseQueueOrder(config.queue_order));
+  ASSIGN_OR_RETURN(options.queue_order, request::ParseQueueOrder(config.queue_order));
   const HashOptions& hash = config.hash;
   if (config.common.engine == "hash" && hash.step_time + hash.row_time > absl::ZeroDuration()) {
     const double row_us = absl::ToDoubleMicroseconds(hash.row_time);
@@ -338,8 +339,6 @@ class NodeProcessImpl final : public NodeProcess {
     options.host = config.host.empty() ? HostName() : config.host;
     options.version = std::string(kVersion);
     options.routers = config.routers;
-    options.max_sequences = config.max_sequences;
-    options.max_batch_tokens = config.max_batch_tokens;
     options.progress_deadline = config.progress_deadline;
   }
   // Null: routers are dialled without TLS.

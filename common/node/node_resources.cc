@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "common/base/check.h"
+#include "common/rpc/convert.h"
 
 namespace tandem::node {
 
@@ -11,6 +12,25 @@ void NodeResources::TakeActions(NodeActions& actions) {
   if (!stored_blocks_.enabled() && !scheduler_.has_block_events()) return ledger_.Take(actions);
   const StoredBlocks::Changes changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
   ledger_.Take(changes.memory, changes.stored_only, actions);
+}
+
+void NodeResources::Describe(v1::Registration& registration) const {
+  const SchedulerOptions& options = scheduler_.options();
+  const engine::EngineSpec& spec = options.spec;
+  registration.set_model_name(spec.model_name);
+  registration.set_model_fingerprint(spec.model_fingerprint);
+  registration.set_numerics_id(spec.numerics_id);
+  registration.set_context_tokens(spec.context_tokens);
+  registration.set_vocab_size(spec.vocab_size);
+  registration.set_block_tokens(spec.layout.block_tokens);
+  registration.set_num_blocks(options.num_blocks);
+  registration.set_kv_bytes_per_block(spec.layout.block_bytes());
+  registration.set_kv_contents(spec.format.Contents());
+  registration.set_kv_order(spec.format.order);
+  registration.set_max_sequences(options.max_sequences);
+  registration.set_max_batch_tokens(static_cast<int32_t>(options.max_batch_tokens));
+  registration.set_queue_order(rpc::ToWire(options.queue_order));
+  registration.set_cached_blocks(kv::PackHashes(CachedBlocks()));
 }
 
 std::vector<v1::NodeEvent> NodeResources::StoredOnlyEvents() const {

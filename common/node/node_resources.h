@@ -70,9 +70,11 @@ class NodeResources {
     return borrower_.links();
   }
   int64_t creditor_links_version() const { return borrower_.links_version(); }
-  // Hashes of the full blocks held, parents first: for Registration.
+  // Hashes of the full blocks held, parents first.
   std::vector<kv::BlockHash> CachedBlocks() const { return scheduler_.SealedHashes(); }
-  // Likewise for blocks that lie in storage and not in memory, in no order.
+  // The model, the limits and CachedBlocks: all of a registration that does not depend on the
+  // driver.
+  void Describe(v1::Registration& registration) const;
   // Events for a router that joins: the blocks that lie in storage only.
   std::vector<v1::NodeEvent> StoredOnlyEvents() const;
 

@@ -255,32 +255,19 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void Handle(RouterConnected& event) {
     v1::NodeMessage message;
     v1::Registration& registration = *message.mutable_registration();
-    const engine::EngineSpec& spec = engine_->spec();
     registration.set_node_id(options_.node_id.value());
     registration.set_incarnation(options_.incarnation.value());
     registration.set_role(core_->role());
-    registration.set_model_name(spec.model_name);
-    registration.set_model_fingerprint(spec.model_fingerprint);
-    registration.set_numerics_id(spec.numerics_id);
-    registration.set_context_tokens(spec.context_tokens);
-    registration.set_vocab_size(spec.vocab_size);
-    registration.set_block_tokens(spec.layout.block_tokens);
-    registration.set_num_blocks(engine_->arena().num_blocks());
-    registration.set_kv_bytes_per_block(spec.layout.block_bytes());
-    registration.set_kv_contents(spec.format.Contents());
-    registration.set_kv_order(spec.format.order);
+    resources_->Describe(registration);
     registration.set_block_names(options_.block_names);
     registration.set_transfer_address(transfer_->address());
     registration.set_host(options_.host);
     registration.set_version(options_.version);
-    registration.set_max_sequences(options_.max_sequences);
-    registration.set_max_batch_tokens(options_.max_batch_tokens);
-    registration.set_cached_blocks(kv::PackHashes(resources_->CachedBlocks()));
     registration.set_stored_blocks_max(stored_blocks_max_);
     if (lending_ != nullptr) {
       registration.set_lending_address(lending_->address());
       registration.set_lend_blocks_max(options_.lend_blocks_max);
-      registration.set_lending_unit_tokens(spec.unit_tokens);
+      registration.set_lending_unit_tokens(engine_->spec().unit_tokens);
     }
     for (v1::NodeEvent& event : resources_->StoredOnlyEvents())
       *message.add_events() = std::move(event);

@@ -45,8 +45,6 @@ struct NodeRuntimeOptions {
   std::vector<std::string> routers;  // host:port of each router's fleet service
   // How routers are dialled (common/rpc/fleet_tls.h); null: without TLS.
   std::shared_ptr<grpc::ChannelCredentials> router_credentials;
-  int32_t max_sequences = 0;     // as registered
-  int32_t max_batch_tokens = 0;  // likewise
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // When there is work and no engine step has finished for this long, the node is not live.
   absl::Duration progress_deadline = absl::Seconds(120);

@@ -6,7 +6,7 @@
 // predictions err and other prompts arrive: where all of it was spent, first tokens came too late
 // (docs/adr/0117).
 //
-// Every wait is bounded: by the due time, which counts for kDueMax at most; by kWaitWithoutDue
+// Every wait is bounded: by the due time, which counts for request::kDueMax at most; by kWaitWithoutDue
 // where there is none; and by kStepsPassedMax whatever the clock says.
 //
 // Thread safety: pure functions of their arguments.
@@ -17,8 +17,8 @@
 
 #include "absl/time/time.h"
 #include "common/cost/step_cost.h"
-#include "common/node/queue_policy.h"
 #include "common/node/sequence.h"
+#include "common/request/queue_order.h"
 
 namespace tandem::node {
 
@@ -64,7 +64,7 @@ inline bool PromptMayWait(const Sequence& sequence, absl::Duration computing, ab
   if (answers || sequence.steps_passed >= kStepsPassedMax) return false;
   const absl::Duration due = sequence.input.first_token_within;
   const absl::Duration wait =
-      due == absl::InfiniteDuration() ? kWaitWithoutDue : std::min(due, kDueMax) / 2;
+      due == absl::InfiniteDuration() ? kWaitWithoutDue : std::min(due, request::kDueMax) / 2;
   return now + computing <= sequence.input.arrived + wait;
 }
 

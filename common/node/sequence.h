@@ -177,7 +177,7 @@ struct Sequence {
   absl::Time rank;               // does not change
   uint64_t constraint_work = 0;  // of its constraint's last turn
 
-  // Sequences are served in this order: by rank (queue_policy.h), then by arrival.
+  // Sequences are served in this order: by rank (common/request/queue_order.h), then by arrival.
   using Order = std::pair<absl::Time, SequenceId>;
   Order order() const { return {rank, id}; }
   // Prompt tokens still to be scored.

@@ -140,8 +140,9 @@ absl::Time SequenceScheduler::RankOf(const Sequence& sequence) const {
   cost::StepShape rest;
   rest.Add(sequence.num_computed, sequence.remaining(), /*sample=*/true);
   const absl::Duration compute_time = absl::Microseconds(meter_.cost().Predict(rest).us);
-  return node::RankOf(options_.queue_order, sequence.input.arrived, sequence.input.priority,
-                      compute_time, sequence.input.first_token_within);
+  const request::Urgency urgency = {.priority = sequence.input.priority,
+                                    .due_within = sequence.input.first_token_within};
+  return request::RankOf(options_.queue_order, sequence.input.arrived, urgency, compute_time);
 }
 
 void SequenceScheduler::Schedule(SequenceId id) {

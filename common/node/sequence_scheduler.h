@@ -9,8 +9,8 @@
 // (sequence_fork.h), then chunks of prompts, up to max_batch_tokens rows. With an SLO for the time
 // between tokens, fewer prompt rows join a step that has generated ones: less than a block, or
 // none, while every prompt has time left until its first token is due (prompt_chunk.h). A
-// sequence's rank decides its place (queue_policy.h); of equal ranks, a lower SequenceId came
-// first. So equal histories in equal times give equal plans.
+// sequence's rank decides its place (common/request/queue_order.h); of equal ranks, a lower
+// SequenceId came first. So equal histories in equal times give equal plans.
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts a sequence
 // behind it in the order: the last one, or one that costs much less (preemption.h). That sequence
@@ -43,11 +43,11 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_pool.h"
 #include "common/node/constraint_turns.h"
-#include "common/node/queue_policy.h"
 #include "common/node/sequence.h"
 #include "common/node/sequence_rebuild.h"
 #include "common/node/step_meter.h"
 #include "common/node/step_outcome.h"
+#include "common/request/queue_order.h"
 #include "common/storage/block_storage.h"
 
 namespace tandem::node {
@@ -75,7 +75,7 @@ struct SchedulerOptions {
   // time within this and their step goals; at least one block's once a prompt may wait no longer
   // (prompt_chunk.h). Zero, and no goal: as many as max_batch_tokens allows.
   absl::Duration itl_slo;
-  QueueOrder queue_order = QueueOrder::kPriority;
+  request::QueueOrder queue_order = request::QueueOrder::kPriority;
   // Sequences join only when the last batch has ended as a whole: for comparison.
   bool static_batches = false;
   // What the node's storage holds at the start, for the core's StoredBlocks; null: no storage.
@@ -295,6 +295,7 @@ class SequenceScheduler {
     int64_t begun = 0, done = 0, rows = 0;
   };
   const Rebuilds& rebuilds() const { return rebuilds_; }
+  const SchedulerOptions& options() const { return options_; }
   const engine::EngineSpec& spec() const { return options_.spec; }
   guided::ConstraintCache* constraints() const { return options_.constraints.get(); }
 

@@ -201,6 +201,24 @@ request::FinishReason FromWire(v1::FinishReason reason) {
   }
 }
 
+v1::QueueOrder ToWire(request::QueueOrder order) {
+  switch (order) {
+    case request::QueueOrder::kArrival:
+      return v1::QUEUE_ORDER_FCFS;
+    case request::QueueOrder::kShortestPrompt:
+      return v1::QUEUE_ORDER_SHORTEST_PROMPT;
+    case request::QueueOrder::kPriority:
+      break;
+  }
+  return v1::QUEUE_ORDER_PRIORITY;
+}
+
+request::QueueOrder FromWire(v1::QueueOrder order) {
+  if (order == v1::QUEUE_ORDER_FCFS) return request::QueueOrder::kArrival;
+  if (order == v1::QUEUE_ORDER_SHORTEST_PROMPT) return request::QueueOrder::kShortestPrompt;
+  return request::QueueOrder::kPriority;
+}
+
 v1::StatusProto ToWire(const absl::Status& status) {
   v1::StatusProto wire;
   wire.set_code(static_cast<int>(status.code()));

@@ -7,9 +7,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/request/guided_params.h"
+#include "common/request/queue_order.h"
 #include "common/request/sampling_params.h"
 #include "tandem/v1/client.pb.h"
 #include "tandem/v1/common.pb.h"
+#include "tandem/v1/fleet.pb.h"
 
 namespace tandem::rpc {
 
@@ -23,6 +25,9 @@ request::GuidedParams FromWire(const v1::GuidedDecoding& wire);
 v1::GuidedDecoding ToWire(const request::GuidedParams& params);
 v1::FinishReason ToWire(request::FinishReason reason);
 request::FinishReason FromWire(v1::FinishReason reason);
+
+v1::QueueOrder ToWire(request::QueueOrder order);
+request::QueueOrder FromWire(v1::QueueOrder order);
 
 v1::StatusProto ToWire(const absl::Status& status);
 absl::Status FromWire(const v1::StatusProto& status);

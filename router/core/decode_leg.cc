@@ -5,7 +5,8 @@
 
 namespace tandem::router {
 
-void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal) {
+void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal,
+                      const request::Urgency& urgency) {
   const Node& node = *context_.fleet.Find(placement.decode);
   state_ = {};
   state_.node = placement.decode;
@@ -21,8 +22,8 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::D
   state_.claimed_tokens =
       placement.decode_cached_tokens / node.block_tokens * int64_t{node.block_tokens};
   if (placement.local_prefill_us <= 0) return;
-  state_.local_us = placement.local_prefill_us;
-  context_.fleet.LocalPrefillBegan(state_.node, state_.local_us);
+  state_.local =
+      context_.fleet.LocalPrefillBegan(state_.node, placement.local_prefill_us, urgency);
 }
 
 void DecodeLeg::SendStart(const RequestInput& input, Start wanted) {
@@ -80,9 +81,9 @@ void DecodeLeg::OnInstalled() {
 }
 
 void DecodeLeg::EndLocalPrefill() {
-  if (state_.local_us <= 0) return;
-  context_.fleet.LocalPrefillEnded(state_.node, state_.local_us);
-  state_.local_us = 0;
+  if (!state_.local.has_value()) return;
+  context_.fleet.LocalPrefillEnded(state_.node, *state_.local);
+  state_.local.reset();
 }
 
 void DecodeLeg::SendNewEpoch(int32_t local_prefill_tokens_max) {

@@ -34,9 +34,10 @@ class DecodeLeg {
       : context_(context), commands_(commands) {}
 
   // Begins a new leg on the placement's node and counts it in the fleet. Sends nothing yet.
-  // `prompt_tokens`: of the prompt as placed. `step_goal`: as Fleet::DecodePlaced's. REQUIRES:
-  // !live(); the node has joined.
-  void Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal);
+  // `prompt_tokens`: of the prompt as placed. `step_goal`: as Fleet::DecodePlaced's. `urgency`:
+  // where the prompt stands, if the node computes it. REQUIRES: !live(); the node has joined.
+  void Place(const Placement& placement, int64_t prompt_tokens, absl::Duration step_goal,
+             const request::Urgency& urgency);
   struct Start {
     v1::SequenceSpec sequence;
     // Uncached prompt tokens that the node computes itself; -1 = all of them.
@@ -105,7 +106,7 @@ class DecodeLeg {
     int64_t blocks = 0;                                   // asked for
     absl::Duration step_goal = absl::InfiniteDuration();  // in the fleet's figures
     int64_t beyond = 0;   // that the prompt needs of other nodes; in the fleet's figures
-    double local_us = 0;  // predicted, of the prompt that the node computes; in the fleet's figures
+    std::optional<PromptWork::Entry> local;  // if the node computes it; in the fleet's figures
     int64_t claimed_tokens = 0;          // that it holds, by the index
     std::optional<PrefixHolder> holder;  // that it is to fetch from
     uint64_t lease = 0;

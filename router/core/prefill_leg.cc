@@ -5,7 +5,8 @@
 
 namespace tandem::router {
 
-void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens) {
+void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens,
+                      const request::Urgency& urgency) {
   const int tries = state_.tries;
   state_ = {};
   state_.tries = tries;
@@ -14,7 +15,7 @@ void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens) {
   state_.tokens = tokens;
   state_.prompt_tokens = prompt_tokens;
   state_.counted = true;
-  state_.work_us = context_.fleet.PrefillPlaced(node, tokens, prompt_tokens);
+  state_.work = context_.fleet.PrefillPlaced(node, tokens, prompt_tokens, urgency);
 }
 
 bool PrefillLeg::PlanHolds() const {
@@ -76,7 +77,7 @@ void PrefillLeg::OnFinished(const v1::PrefillFinished& finished) {
 
 void PrefillLeg::ReleaseTokens() {
   if (!state_.counted) return;
-  context_.fleet.PrefillEnded(state_.node, state_.tokens, state_.work_us);
+  context_.fleet.PrefillEnded(state_.node, state_.tokens, state_.work);
   state_.counted = false;
 }
 

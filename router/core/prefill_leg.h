@@ -37,7 +37,7 @@ class PrefillLeg {
   // Names the node that will compute the prompt and counts its work in the fleet. Sends nothing.
   // `tokens`: that it has to compute, the last ones of `prompt_tokens`. REQUIRES: !live(); the node
   // has joined.
-  void Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens);
+  void Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens, const request::Urgency& urgency);
   // The planned node retained the sequence's KV and sends it as it is.
   void MarkRetained() { state_.retained = true; }
   // Whether the planned node can still be sent the leg: it is there, and takes work unless it
@@ -82,7 +82,7 @@ class PrefillLeg {
     bool finished = false;
     bool retained = false;
     int64_t tokens = 0;
-    double work_us = 0;  // predicted, of `tokens`
+    PromptWork::Entry work;  // of `tokens`
     int tries = 0;
     int64_t prompt_tokens = 0;
     std::optional<PrefixHolder> holder;

@@ -39,7 +39,7 @@ struct RouterOptions {
   absl::Duration prefill_deadline = absl::Seconds(120);
   // A prompt waits in the queue while every prefill node is predicted to compute for longer than
   // this before it begins with it; 0 = prompts wait in prefill nodes, however long.
-  absl::Duration prefill_wait_max;
+  absl::Duration prefill_wait_max = absl::Seconds(10);
   // Of requests that come with none.
   ServiceTier default_tier;
   // Between two tokens; then the decode leg is retried.

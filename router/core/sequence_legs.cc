@@ -36,6 +36,7 @@ std::optional<PlacementFailure> SequenceLegs::FindPlace(const PlaceWish& wish, a
   request.first_token_within = wish.first_token_within;
   request.step_within = wish.step_within;
   request.heeds_step_goals = wish.heeds_step_goals;
+  request.urgency = wish.urgency;
   held_blocks_.reset();
   if (wish.beside.has_value() && context_.placement.PlaceBeside(request, *wish.beside, placement))
     return std::nullopt;
@@ -63,7 +64,7 @@ int64_t SequenceLegs::HeldTokens() {
 
 void SequenceLegs::Start(const Placement& placement, const LegWish& wish) {
   decode_.Place(placement, prompt_.size(),
-                input_.TierOr(context_.options.default_tier).StepWithin());
+                input_.TierOr(context_.options.default_tier).StepWithin(), wish.urgency);
   TouchPrefix(placement.decode, placement.decode_cached_tokens);
   prefill_.Clear();
   int32_t local_max = placement.local_prefill_tokens_max;
@@ -72,7 +73,7 @@ void SequenceLegs::Start(const Placement& placement, const LegWish& wish) {
   bool may_fetch = !placement.beside && !wish.scores;
   const Node* keeper = retained_.has_value() ? context_.fleet.Find(retained_->node) : nullptr;
   if (keeper != nullptr) {
-    PlanPrefill(keeper->key, prompt_.size());
+    PlanPrefill(keeper->key, prompt_.size(), wish.urgency);
     prefill_.MarkRetained();
     local_max = 0;
     may_fetch = false;
@@ -81,7 +82,7 @@ void SequenceLegs::Start(const Placement& placement, const LegWish& wish) {
     if (!wish.scores && !was_split_)
       prefill_blocks = BlocksToLendFrom(node, *context_.fleet.Find(placement.decode));
     if (prefill_blocks > 0 || CanCompute(node)) {
-      PlanPrefill(*placement.prefill, placement.prefill_cached_tokens);
+      PlanPrefill(*placement.prefill, placement.prefill_cached_tokens, wish.urgency);
       may_fetch = false;
     } else {
       local_max = -1;
@@ -93,7 +94,7 @@ void SequenceLegs::Start(const Placement& placement, const LegWish& wish) {
                              .local_prefill_tokens_max = local_max,
                              .prefill_blocks = prefill_blocks,
                              .holder = std::move(holder),
-                             .first_token_within = wish.first_token_within});
+                             .first_token_within = wish.urgency.due_within});
 }
 
 int64_t SequenceLegs::BlocksToLendFrom(const Node& prefill, const Node& decode) const {
@@ -119,14 +120,17 @@ bool SequenceLegs::CanCompute(const Node& prefill) const {
          blocks - lent_tokens / prefill.block_tokens <= prefill.num_blocks / 2;
 }
 
-std::optional<PairPlacement::PrefillPlace> SequenceLegs::FindPrefill(absl::Time now) {
-  auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node());
+std::optional<PairPlacement::PrefillPlace> SequenceLegs::FindPrefill(const LegWish& wish) {
+  PlacementRequest request = MakePlacementRequest(wish.now);
+  request.urgency = wish.urgency;
+  auto place = context_.placement.PlacePrefill(request, decode_.node());
   if (place.has_value() && !CanCompute(*context_.fleet.Find(place->node))) place.reset();
   return place;
 }
 
-void SequenceLegs::PlanPrefill(NodeKey node, int64_t cached_tokens) {
-  prefill_.Plan(node, prompt_.size() - cached_tokens, prompt_.size());
+void SequenceLegs::PlanPrefill(NodeKey node, int64_t cached_tokens,
+                               const request::Urgency& urgency) {
+  prefill_.Plan(node, prompt_.size() - cached_tokens, prompt_.size(), urgency);
   TouchPrefix(node, cached_tokens);
 }
 
@@ -141,9 +145,9 @@ void SequenceLegs::TouchPrefix(NodeKey key, int64_t cached_tokens) {
 bool SequenceLegs::StartPrefill(const LegWish& wish) {
   if (!prefill_.PlanHolds()) {
     prefill_.ReleaseTokens();
-    const auto place = FindPrefill(wish.now);
+    const auto place = FindPrefill(wish);
     if (!place.has_value()) return false;
-    PlanPrefill(place->node, place->cached_tokens);
+    PlanPrefill(place->node, place->cached_tokens, wish.urgency);
   }
   if (prefill_.retained()) {
     retained_.reset();
@@ -154,7 +158,7 @@ bool SequenceLegs::StartPrefill(const LegWish& wish) {
   const bool may_fetch = !wish.scores && !prefill_.retained();
   const auto holder = may_fetch ? FindHolder(prefill_.node(), wish.now) : std::nullopt;
   prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wish.scores), holder,
-                wish.first_token_within);
+                wish.urgency.due_within);
   return true;
 }
 
@@ -209,11 +213,11 @@ std::optional<PrefixHolder> SequenceLegs::FindHolder(NodeKey computing, absl::Ti
   return best;
 }
 
-void SequenceLegs::BeginNewEpoch(absl::Time now, bool may_send) {
+void SequenceLegs::BeginNewEpoch(const LegWish& wish, bool may_send) {
   std::optional<PairPlacement::PrefillPlace> place;
-  if (may_send && decode_.lent_units() == 0) place = FindPrefill(now);
+  if (may_send && decode_.lent_units() == 0) place = FindPrefill(wish);
   decode_.SendNewEpoch(place.has_value() ? context_.options.local_prefill_tokens_max : -1);
-  if (place.has_value()) PlanPrefill(place->node, place->cached_tokens);
+  if (place.has_value()) PlanPrefill(place->node, place->cached_tokens, wish.urgency);
 }
 
 void SequenceLegs::OnNodeLost(NodeKey node) {

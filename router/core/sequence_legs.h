@@ -46,6 +46,7 @@ class SequenceLegs {
     absl::Duration first_token_within;  // from now
     absl::Duration step_within;         // with it, on its decode node
     bool heeds_step_goals = false;      // as PlacementRequest's
+    request::Urgency urgency;           // from now
   };
   // Finds nodes for a new placement. Returns why there are none, or nullopt and fills `placement`.
   // Starts nothing.
@@ -60,8 +61,8 @@ class SequenceLegs {
   bool AvoidsNodes(absl::Time now) const { return failed_.any(now); }
   // What a leg that starts `now` is to compute.
   struct LegWish {
-    bool scores = false;                // the prompt's scores are still to be computed
-    absl::Duration first_token_within;  // from now until it is due; infinite = no time is set
+    bool scores = false;       // the prompt's scores are still to be computed
+    request::Urgency urgency;  // from now
     absl::Time now;
   };
   // Starts the decode leg and plans the prefill leg. A node that retained the sequence's KV becomes
@@ -73,7 +74,7 @@ class SequenceLegs {
   // After a prefill leg ended early: asks the decode node, under a new epoch, what the prompt still
   // lacks, and plans another prefill leg if one `may_send`; otherwise the decode node computes the
   // rest. REQUIRES: the decode leg is reserved.
-  void BeginNewEpoch(absl::Time now, bool may_send = true);
+  void BeginNewEpoch(const LegWish& wish, bool may_send = true);
 
   // The draining decode node gave the leg up and keeps its KV until it is told to send or drop it.
   void RetainDecodeLeg() { retained_ = Retained{decode_.node(), decode_.attempt()}; }
@@ -106,9 +107,9 @@ class SequenceLegs {
   // Whether the node can compute what the decode leg asks for.
   bool CanCompute(const Node& prefill) const;
   // Another node for the prefill leg, if one can compute it.
-  std::optional<PairPlacement::PrefillPlace> FindPrefill(absl::Time now);
+  std::optional<PairPlacement::PrefillPlace> FindPrefill(const LegWish& wish);
   // Plans the prefill leg on `node`, which holds `cached_tokens` of the prompt.
-  void PlanPrefill(NodeKey node, int64_t cached_tokens);
+  void PlanPrefill(NodeKey node, int64_t cached_tokens, const request::Urgency& urgency);
   // The index forgets the prefix that the node is expected to hold later than others.
   void TouchPrefix(NodeKey key, int64_t cached_tokens);
 

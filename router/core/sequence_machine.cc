@@ -89,7 +89,8 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
                        .kept = kept,
                        .first_token_within = begins ? goal_.Left(now) : absl::InfiniteDuration(),
                        .step_within = begins ? tier().StepWithin() : absl::InfiniteDuration(),
-                       .heeds_step_goals = begins},
+                       .heeds_step_goals = begins,
+                       .urgency = UrgencyAt(now)},
                       now, placement);
   if (!placement_failure_.has_value()) {
     StartDecode(placement, now);

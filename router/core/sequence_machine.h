@@ -143,7 +143,11 @@ class SequenceMachine {
   void CheckGoal(absl::Time now);
   void LowerMaxTokens();
   SequenceLegs::LegWish WishAt(absl::Time now) const {
-    return {answer_.AwaitsScores(), goal_.DueWithin(now), now};
+    return {answer_.AwaitsScores(), UrgencyAt(now), now};
+  }
+  // Its place among the prompts that a node computes.
+  request::Urgency UrgencyAt(absl::Time now) const {
+    return {.priority = input_.priority, .due_within = goal_.DueWithin(now)};
   }
   void StartDecode(const Placement& placement, absl::Time now);
   // False if no prefill node takes the prompt.

@@ -36,7 +36,7 @@ void SequenceMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
     if (!CountAttempt(why)) return;
     context_.retries.Take(/*retry=*/1, now);
   }
-  legs_.BeginNewEpoch(now);
+  legs_.BeginNewEpoch(WishAt(now));
   answer_.steps().OnSenderReplaced();
   Enter(State::kReserving, now + context_.options.reserve_deadline);
 }
@@ -81,7 +81,7 @@ void SequenceMachine::OnPrefillRefused(const absl::Status& why, absl::Time now) 
   LogRetry("a prefill node is full", legs_.prefill().node_id(), why);
   legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
   legs_.prefill().End("");
-  legs_.BeginNewEpoch(now, /*may_send=*/legs_.prefill().tries() < 2);
+  legs_.BeginNewEpoch(WishAt(now), /*may_send=*/legs_.prefill().tries() < 2);
   answer_.steps().OnSenderReplaced();
   Enter(State::kReserving, now + context_.options.reserve_deadline);
 }

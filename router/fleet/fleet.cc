@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/mutation.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/cost_convert.h"
 #include "common/telemetry/log.h"
 #include "router/fleet/registration.h"
@@ -187,6 +188,7 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   node->num_blocks = registration.num_blocks();
   node->max_sequences = registration.max_sequences();
   node->max_batch_tokens = registration.max_batch_tokens();
+  node->queue_order = rpc::FromWire(registration.queue_order());
   node->numerics_id = registration.numerics_id();
   node->lending_address = registration.lending_address();
   node->lend_blocks_max = registration.lend_blocks_max();
@@ -369,31 +371,39 @@ void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed, absl::Duration 
   });
 }
 
-double Fleet::PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens) {
-  double us = 0;
+PromptWork::Entry Fleet::PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens,
+                                       const request::Urgency& urgency) {
+  PromptWork::Entry work;
   ChangeLoad(key, [&](Node& node) {
-    us = node.PromptUs(std::max<int64_t>(0, prompt_tokens - tokens), tokens);
+    work.us = node.PromptUs(std::max<int64_t>(0, prompt_tokens - tokens), tokens);
+    work.rank = node.RankOf(urgency, work.us, now_);
     ++node.legs;
     node.prefill_tokens_ahead += tokens;
-    node.work.Add(us, now_);
+    node.work.Add(work, now_);
   });
-  return us;
+  return work;
 }
 
-void Fleet::PrefillEnded(NodeKey key, int64_t tokens, double us) {
+void Fleet::PrefillEnded(NodeKey key, int64_t tokens, const PromptWork::Entry& work) {
   ChangeLoad(key, [&](Node& node) {
     --node.legs;
     node.prefill_tokens_ahead -= tokens;
-    node.work.Remove(us, now_);
+    node.work.Remove(work, now_);
   });
 }
 
-void Fleet::LocalPrefillBegan(NodeKey key, double us) {
-  ChangeLoad(key, [&](Node& node) { node.work.Add(us, now_); });
+PromptWork::Entry Fleet::LocalPrefillBegan(NodeKey key, double us,
+                                           const request::Urgency& urgency) {
+  PromptWork::Entry work = {.us = us};
+  ChangeLoad(key, [&](Node& node) {
+    work.rank = node.RankOf(urgency, us, now_);
+    node.work.Add(work, now_);
+  });
+  return work;
 }
 
-void Fleet::LocalPrefillEnded(NodeKey key, double us) {
-  ChangeLoad(key, [&](Node& node) { node.work.Remove(us, now_); });
+void Fleet::LocalPrefillEnded(NodeKey key, const PromptWork::Entry& work) {
+  ChangeLoad(key, [&](Node& node) { node.work.Remove(work, now_); });
 }
 
 void Fleet::PrefixChecked(NodeKey key, int64_t claimed, int64_t found) {

@@ -30,6 +30,7 @@
 #include "common/cost/default_profile.h"
 #include "common/cost/link_cost.h"
 #include "common/cost/step_cost.h"
+#include "common/request/queue_order.h"
 #include "router/fleet/load_order.h"
 #include "router/fleet/model_identity.h"
 #include "router/fleet/node_key.h"
@@ -89,6 +90,7 @@ struct Node {
   int64_t num_blocks = 0;
   int32_t max_sequences = 0;     // 0 = not limited
   int32_t max_batch_tokens = 0;  // rows of its largest step; 0 = it does not say
+  request::QueueOrder queue_order = request::QueueOrder::kPriority;
   std::string numerics_id;
   std::string lending_address;  // empty: it neither lends nor borrows
   int64_t lend_blocks_max = 0;  // that it lends at most
@@ -180,10 +182,15 @@ struct Node {
   double PromptUs(int64_t first_row, int64_t rows) const;
   // A step that generates a token for each of `sequences`, whose rows attend to `attended` tokens.
   double GenerateUs(int64_t sequences, int64_t attended) const;
-  // Until the node begins with a new prompt, if prompts of other routers are as long as this one.
-  double WaitUs(int64_t prompt_tokens, absl::Time now) const;
-  // The same, and 0 until the node has reported what steps cost.
-  absl::Duration PredictedPrefillWait(int64_t prompt_tokens, absl::Time now) const;
+  // A new prompt, of which `compute_us` is to be computed: its place among this router's prompts.
+  absl::Time RankOf(const request::Urgency& urgency, double compute_us, absl::Time now) const;
+  // Until the node begins with a new prompt of this rank, if prompts of other routers are as long
+  // as this one. Their ranks are not known: all of them count as before it.
+  double WaitUs(int64_t prompt_tokens, absl::Time rank, absl::Time now) const;
+  // The same of a prompt of which the node holds nothing, and 0 until the node has reported what
+  // steps cost.
+  absl::Duration PredictedPrefillWait(int64_t prompt_tokens, const request::Urgency& urgency,
+                                      absl::Time now) const;
   // The same rows, as a part of a step that is computed in any case.
   double RowsUs(int64_t first_row, int64_t rows) const;
   // Half of the step that runs now, if one does: what a message waits for on average.
@@ -279,14 +286,14 @@ class Fleet {
   // each hold half of what both need would wait for each other.
   void BeyondPoolPlaced(NodeKey key, int64_t blocks);
   void BeyondPoolEnded(NodeKey key, int64_t blocks);
-  // `tokens`: the last ones of a prompt of `prompt_tokens`. Returns their predicted time, in
-  // microseconds, which PrefillEnded takes back.
-  double PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens);
-  double PrefillPlaced(NodeKey key, int64_t tokens) { return PrefillPlaced(key, tokens, tokens); }
-  void PrefillEnded(NodeKey key, int64_t tokens, double us);
-  // A decode node computes a prompt itself, or has done so: `us` as above.
-  void LocalPrefillBegan(NodeKey key, double us);
-  void LocalPrefillEnded(NodeKey key, double us);
+  // `tokens`: the last ones of a prompt of `prompt_tokens`. Returns their predicted time and their
+  // place in the node's order, which PrefillEnded takes back.
+  PromptWork::Entry PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens,
+                                  const request::Urgency& urgency = {});
+  void PrefillEnded(NodeKey key, int64_t tokens, const PromptWork::Entry& work);
+  // A decode node computes a prompt itself, which takes `us`, or has done so.
+  PromptWork::Entry LocalPrefillBegan(NodeKey key, double us, const request::Urgency& urgency);
+  void LocalPrefillEnded(NodeKey key, const PromptWork::Entry& work);
   // The time of the call that the core handles. Never goes back.
   void SetNow(absl::Time now) { now_ = std::max(now_, now); }
   absl::Time now() const { return now_; }

@@ -101,7 +101,11 @@ double Node::GenerateUs(int64_t sequences, int64_t attended) const {
                        .us);
 }
 
-double Node::WaitUs(int64_t prompt_tokens, absl::Time now) const {
+absl::Time Node::RankOf(const request::Urgency& urgency, double compute_us, absl::Time now) const {
+  return request::RankOf(queue_order, now, urgency, absl::Microseconds(compute_us));
+}
+
+double Node::WaitUs(int64_t prompt_tokens, absl::Time rank, absl::Time now) const {
   // Reports count all routers' prompts, up to a heartbeat late. What exceeds this router's own is
   // taken to be others'. A row of a prompt attends to half of it, on average.
   const int64_t rows = std::max<int64_t>(0, load.prefill_tokens_waiting() - prefill_tokens_ahead);
@@ -111,11 +115,16 @@ double Node::WaitUs(int64_t prompt_tokens, absl::Time now) const {
                                 .Predict({.prompt_rows = rows,
                                           .prompt_attended = rows * (prompt_tokens / 2)})
                                 .us);
-  return BoundedUs(work.RemainingUs(now) + others);
+  // A step of prompts that come after it may run.
+  const double running = work.prompts() > 0 && work.IsFirst(rank) ? HalfStepUs() : 0;
+  return BoundedUs(work.AheadUs(rank, now) + running + others);
 }
 
-absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, absl::Time now) const {
-  return knows_its_cost() ? absl::Microseconds(WaitUs(prompt_tokens, now)) : absl::ZeroDuration();
+absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, const request::Urgency& urgency,
+                                          absl::Time now) const {
+  if (!knows_its_cost()) return absl::ZeroDuration();
+  const absl::Time rank = RankOf(urgency, PromptUs(0, prompt_tokens), now);
+  return absl::Microseconds(WaitUs(prompt_tokens, rank, now));
 }
 
 double Node::ReadUs(const ReadTokens& tokens, absl::Time now) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/request/queue_order.h"
 #include "router/fleet/fleet.h"
 #include "tandem/v1/fleet.pb.h"
 
@@ -20,6 +21,7 @@ struct LegNeeds {
   absl::Time now;
   // A prefill node may have this much to do before the leg; 0 = any amount.
   absl::Duration prefill_wait_max;
+  request::Urgency urgency;  // its place among the prompts that a node computes
   // Nodes that refused or failed this sequence, each with the time until which it is avoided.
   const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;  // may be null
   // Nodes whose room is kept for sequences that have waited longer; may be null.

@@ -14,6 +14,7 @@ PredictedTimes::Prompt PairPlacement::PromptOf(const PlacementRequest& request) 
           .fetch_tokens_min = fleet_.mixes_numerics() ? 0 : options_.fetch_tokens_min,
           .short_tokens = options_.local_prefill_tokens_max,
           .now = request.now,
+          .urgency = request.urgency,
           .hashes = request.hashes};
 }
 
@@ -71,8 +72,8 @@ std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementReques
   if (!choice.has_value()) return PlacementFailure::kTooLate;
   // It is placed later, and better: when a prefill node is about to become free.
   if (choice->prefill != nullptr && options_.prefill_wait_max > absl::ZeroDuration() &&
-      choice->prefill->node->PredictedPrefillWait(request.prompt_tokens, request.now) >
-          options_.prefill_wait_max)
+      choice->prefill->node->knows_its_cost() &&
+      absl::Microseconds(choice->prompt.wait_us) > options_.prefill_wait_max)
     return PlacementFailure::kPrefillBusy;
   placement.decode = choice->decode->node->key;
   placement.decode_cached_tokens = choice->decode->cached_tokens;

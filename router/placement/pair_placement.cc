@@ -22,6 +22,7 @@ LegNeeds PairPlacement::NeedsOf(const PlacementRequest& request, v1::NodeRole ro
   // A prefill node holds the prompt and the first token's row, never the answer.
   needs.tokens_total = role == v1::NODE_ROLE_PREFILL ? request.prompt_tokens : request.tokens_total;
   needs.now = request.now;
+  needs.urgency = request.urgency;
   needs.failed = request.failed;
   needs.kept = request.kept;
   return needs;

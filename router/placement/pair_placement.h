@@ -42,6 +42,7 @@ struct PlacementRequest {
   const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;
   // Decode nodes whose room is kept for sequences that have waited longer; may be null.
   const std::vector<NodeKey>* kept = nullptr;
+  request::Urgency urgency;  // its place among the prompts that a node computes
   // The first token is wanted within this time from now; only the policy `cost` knows.
   absl::Duration first_token_within = absl::InfiniteDuration();
   // A step of the decode node with the sequence may take so long; the same policy.

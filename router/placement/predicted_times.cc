@@ -46,8 +46,10 @@ PromptTimes PredictedTimes::FromOwnBlocks(const Candidate& candidate) const {
   const Node& node = *candidate.node;
   const int64_t cached = Trusted(node, candidate.cached_tokens);
   const int64_t in_memory = std::min(cached, candidate.cached_tokens - candidate.stored.total());
-  PromptTimes times = {.wait_us = node.WaitUs(prompt_.tokens, prompt_.now),
-                       .compute_us = node.PromptUs(in_memory, prompt_.tokens - in_memory),
+  const double compute_us = node.PromptUs(in_memory, prompt_.tokens - in_memory);
+  const absl::Time rank = node.RankOf(prompt_.urgency, compute_us, prompt_.now);
+  PromptTimes times = {.wait_us = node.WaitUs(prompt_.tokens, rank, prompt_.now),
+                       .compute_us = compute_us,
                        .late_us = node.record.LateUs(prompt_.now),
                        .computed_tokens = prompt_.tokens - in_memory};
   if (cached <= in_memory) return times;

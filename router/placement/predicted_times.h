@@ -5,6 +5,7 @@
 //   first token = max(wait, read or fetch) + compute + late
 //   cost        = first token + backlog + rest of the transfer + weight * harm
 //
+// A prompt waits for those that the node computes before it, which its urgency decides.
 // A prompt that reads or fetches its beginning does not hold up the node's queue, so both go on at
 // the same time. `late` is how late the node's first tokens came recently, beyond what was
 // predicted (NodeRecord).
@@ -71,6 +72,7 @@ class PredictedTimes {
     // that it has.
     int64_t short_tokens = 0;
     absl::Time now;
+    request::Urgency urgency;
     absl::Span<const kv::BlockHash> hashes;  // of its blocks
   };
   // `holders`: of the prompt's beginning. What is named here outlives this.

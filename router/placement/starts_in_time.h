@@ -9,7 +9,7 @@ namespace tandem::router {
 
 inline bool StartsInTime(const LegNeeds& needs, const Candidate& candidate) {
   return needs.prefill_wait_max <= absl::ZeroDuration() ||
-         candidate.node->PredictedPrefillWait(needs.prompt_tokens, needs.now) <=
+         candidate.node->PredictedPrefillWait(needs.prompt_tokens, needs.urgency, needs.now) <=
              needs.prefill_wait_max;
 }
 

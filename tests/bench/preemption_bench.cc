@@ -19,6 +19,7 @@
 #include "common/base/check.h"
 #include "common/node/lent_units.h"
 #include "common/node/node_resources.h"
+#include "common/request/queue_order.h"
 #include "common/runtime/random.h"
 #include "tests/bench/virtual_storage.h"
 
@@ -42,7 +43,7 @@ struct Scenario {
   Range prefix = {};  // of a prompt that half of the requests begin with
   uint64_t priorities = 1;
   double lent_share = 0;  // units that other nodes keep at most, in parts of the pool
-  QueueOrder order = QueueOrder::kPriority;
+  request::QueueOrder order = request::QueueOrder::kPriority;
 };
 
 struct Request {
@@ -321,7 +322,7 @@ constexpr Scenario kScenarios[] = {
      .prompt = {100, 4000},
      .answer = {50, 600},
      .arrivals_ms = 200,
-     .order = QueueOrder::kShortestPrompt},
+     .order = request::QueueOrder::kShortestPrompt},
     {.name = "lent", .prompt = {100, 2000}, .answer = {400, 1500}, .lent_share = 0.5},
     {.name = "priorities, lent",
      .requests = 64,

@@ -60,8 +60,8 @@ TEST_F(PromptWaitTest, APromptWaitsForHalfOfItsTimeLessWhatItTakes) {
       {absl::Seconds(8), absl::Seconds(4)},
       {absl::InfiniteDuration(), kWaitWithoutDue},
       // As far off as a router can say, and beyond what counts.
-      {ParseFirstTokenDue(std::numeric_limits<int64_t>::max()), kDueMax / 2},
-      {kDueMax + absl::Seconds(1), kDueMax / 2},
+      {ParseFirstTokenDue(std::numeric_limits<int64_t>::max()), request::kDueMax / 2},
+      {request::kDueMax + absl::Seconds(1), request::kDueMax / 2},
   };
   for (const auto& [due, wait] : waits) {
     Start(kRoomForNone, 400);

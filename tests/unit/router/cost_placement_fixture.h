@@ -71,6 +71,7 @@ class CostPlacementTest : public ::testing::Test {
     hashes_ = HashesOf(tokens);
     PlacementRequest request{prompt, prompt + 20, hashes_, fleet_.now(), &failed_};
     request.first_token_within = within;
+    request.urgency = urgency_;
     return PairPlacement({.local_prefill_tokens_max = local_prefill_tokens_,
                           .fetch_tokens_min = 8,
                           .policy = PlacementPolicy::kCost,
@@ -98,6 +99,7 @@ class CostPlacementTest : public ::testing::Test {
   std::vector<kv::BlockHash> hashes_;
   std::vector<std::pair<NodeKey, absl::Time>> failed_;
   absl::Duration prefill_wait_max_;
+  request::Urgency urgency_;
   int32_t local_prefill_tokens_ = 8;
   Placement placement_;
 };

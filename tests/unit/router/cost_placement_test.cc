@@ -18,19 +18,19 @@ TEST_F(CostPlacementTest, PredictsTheSumOfWaitAndCompute) {
   EXPECT_EQ(placement_.prefill, prefill.key);
   // One step of 100 rows.
   EXPECT_NEAR(absl::ToDoubleMicroseconds(placement_.first_token_predicted), 500 + 100 * kRowUs, 1);
-  const double us = fleet_.PrefillPlaced(prefill.key, 200, 200);
-  EXPECT_EQ(us, 500 + 200 * kRowUs);
+  const PromptWork::Entry work = fleet_.PrefillPlaced(prefill.key, 200, 200);
+  EXPECT_EQ(work.us, 500 + 200 * kRowUs);
   ASSERT_EQ(Place(100), std::nullopt);
-  EXPECT_NEAR(Shown("p0", "wait"), us / 1e3, 1e-6);
-  EXPECT_NEAR(Shown("p0", "first token"), (us + 500 + 100 * kRowUs) / 1e3, 1e-3);
+  EXPECT_NEAR(Shown("p0", "wait"), work.us / 1e3, 1e-6);
+  EXPECT_NEAR(Shown("p0", "first token"), (work.us + 500 + 100 * kRowUs) / 1e3, 1e-3);
   // The prompt that runs gets shorter while time passes, and is not over before the node says so.
   fleet_.SetNow(kNow + absl::Milliseconds(150));
   ASSERT_EQ(Place(100), std::nullopt);
-  EXPECT_NEAR(Shown("p0", "wait"), us / 1e3 - 150, 1e-6);
+  EXPECT_NEAR(Shown("p0", "wait"), work.us / 1e3 - 150, 1e-6);
   fleet_.SetNow(kNow + absl::Seconds(9));
   ASSERT_EQ(Place(100), std::nullopt);
   EXPECT_EQ(Shown("p0", "wait"), 0);
-  fleet_.PrefillEnded(prefill.key, 200, us);
+  fleet_.PrefillEnded(prefill.key, 200, work);
   EXPECT_EQ(prefill.work.us(), 0);
 }
 
@@ -318,7 +318,7 @@ TEST_F(CostPlacementTest, ACostModelFedNonsenseIsNotUsed) {
     ASSERT_EQ(Place(100), std::nullopt);
     // The last usable profile of a prefill node counts.
     EXPECT_NEAR(Shown("p0", "compute"), (500 + 100 * kRowUs) / 1e3, 1);
-    EXPECT_EQ(node.PredictedPrefillWait(100, kNow), absl::ZeroDuration());
+    EXPECT_EQ(node.PredictedPrefillWait(100, {}, kNow), absl::ZeroDuration());
   }
   // Errors that are no numbers do not make every choice equal.
   cost::StepProfile vague = Profile();
@@ -429,28 +429,33 @@ TEST_F(CostPlacementTest, APromptWaitsInTheRouterForAPrefillNodeThatIsBusyForLon
   EXPECT_EQ(Place(100), std::nullopt) << "its prompt has advanced";
 }
 
-TEST(PromptWork, ComesBackToNothing) {
-  PromptWork work;
-  const auto random = NewSeededRandom(9);
-  std::vector<double> open;
-  for (int i = 0; i < 100'000; ++i) {
-    const absl::Time now = kNow + absl::Microseconds(i);
-    if (open.empty() || random->Below(2) == 0) {
-      open.push_back(static_cast<double>(random->Below(1'000'000)) / 7);
-      work.Add(open.back(), now);
-    } else {
-      std::swap(open[random->Below(open.size())], open.back());
-      work.Remove(open.back(), now);
-      open.pop_back();
-    }
-    ASSERT_GE(work.RemainingUs(now), 0);
-    ASSERT_LE(work.RemainingUs(now), work.us());
-  }
-  while (!open.empty()) {
-    work.Remove(open.back(), kNow);
-    open.pop_back();
-  }
-  EXPECT_EQ(work.us(), 0);
+// An urgent prompt waits for what the node computes before it, and for the step that runs.
+TEST_F(CostPlacementTest, UrgentPromptsWaitOnlyForThoseBeforeThem) {
+  Decode(0).max_sequences = 100;
+  Node& prefill = Prefill(0);
+  prefill.max_batch_tokens = 64;
+  local_prefill_tokens_ = 0;
+  prefill_wait_max_ = absl::Milliseconds(150);
+  fleet_.PrefillPlaced(prefill.key, 40, 40, {.due_within = absl::Seconds(1)});
+  fleet_.PrefillPlaced(prefill.key, 400, 400);  // no due time
+  EXPECT_EQ(Place(100), PlacementFailure::kPrefillBusy);
+  const auto wait_ms = [&](const request::Urgency& urgency) {
+    urgency_ = urgency;
+    if (Place(100, random_, absl::Milliseconds(250)) != std::nullopt) return -1.0;
+    return Shown("p0", "wait");
+  };
+  EXPECT_NEAR(wait_ms({.due_within = absl::Seconds(2)}), 40.5, 0.1);
+  const double step_ms = wait_ms({.due_within = absl::Milliseconds(500)});
+  EXPECT_NEAR(step_ms, prefill.HalfStepUs() / 1e3, 0.1) << "it is the next, a step runs";
+  EXPECT_EQ(wait_ms({.priority = -25}), step_ms) << "a level of priority is worth a second";
+  // A node that keeps the order of arrival, and other routers' prompts.
+  prefill.queue_order = request::QueueOrder::kArrival;
+  EXPECT_EQ(Place(100), PlacementFailure::kPrefillBusy);
+  prefill.queue_order = request::QueueOrder::kPriority;
+  v1::NodeLoad load = prefill.load;
+  load.set_prefill_tokens_waiting(440 + 500);
+  fleet_.OnLoad(prefill, load);
+  EXPECT_EQ(Place(100), PlacementFailure::kPrefillBusy);
 }
 
 }  // namespace

@@ -195,7 +195,7 @@ TEST_F(FleetTest, LoadFiguresThatCannotBeAreBounded) {
     EXPECT_GE(node.load_score(), 0);
     EXPECT_LE(node.load_score(), 3600) << "an hour, the longest prediction";
     const absl::Duration wait =
-        absl::Microseconds(node.WaitUs(std::numeric_limits<int32_t>::max(), kStart));
+        absl::Microseconds(node.WaitUs(std::numeric_limits<int32_t>::max(), kStart, kStart));
     EXPECT_GE(wait, absl::ZeroDuration());
     EXPECT_LE(wait, absl::Hours(1));
     EXPECT_EQ(node.load.debts_size(), Fleet::kDebtsMax);

@@ -115,7 +115,7 @@ TEST_F(PoliciesTest, LeastLoadedIgnoresPrefixes) {
   index_.Store(fleet_.Find(NodeKey(1))->slot, HashesOf(Tokens(40)));
   index_.Store(fleet_.Find(NodeKey(101))->slot, HashesOf(Tokens(40)));
   for (const uint64_t key : {1, 2}) fleet_.DecodePlaced(NodeKey(key), 1);
-  for (const uint64_t key : {101, 103}) fleet_.PrefillPlaced(NodeKey(key), 10);
+  for (const uint64_t key : {101, 103}) fleet_.PrefillPlaced(NodeKey(key), 10, 10);
   const auto placer = With(PlacementPolicy::kLeastLoaded);
   EXPECT_EQ(Place(*placer).decode, NodeKey(3));
   EXPECT_EQ(Place(*placer).prefill, NodeKey(102));

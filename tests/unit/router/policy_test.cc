@@ -201,14 +201,14 @@ TEST(PredictedPrefillWait, IsWhatTheWaitingRowsCost) {
   Node node;
   node.role = v1::NODE_ROLE_PREFILL;
   node.load.set_prefill_tokens_waiting(1000);
-  EXPECT_EQ(node.PredictedPrefillWait(40, kNow), absl::ZeroDuration())
+  EXPECT_EQ(node.PredictedPrefillWait(40, {}, kNow), absl::ZeroDuration())
       << "nothing is known of its steps";
   node.step_cost =
       cost::StepProfile{.step_us = 500, .prompt_row_us = 10, .prompt_attended_us = 0.1};
   // 500 + 1000 rows * 10, and each attends to 20 tokens.
-  EXPECT_EQ(node.PredictedPrefillWait(40, kNow), absl::Microseconds(500 + 10'000 + 2'000));
+  EXPECT_EQ(node.PredictedPrefillWait(40, {}, kNow), absl::Microseconds(500 + 10'000 + 2'000));
   node.load.set_prefill_tokens_waiting(0);
-  EXPECT_EQ(node.PredictedPrefillWait(40, kNow), absl::ZeroDuration());
+  EXPECT_EQ(node.PredictedPrefillWait(40, {}, kNow), absl::ZeroDuration());
 }
 
 TEST_F(PairPlacementTest, APromptWaitsWhileEveryPrefillNodeBeginsTooLate) {
@@ -227,7 +227,7 @@ TEST_F(PairPlacementTest, APromptWaitsWhileEveryPrefillNodeBeginsTooLate) {
     for (const int i : {2, 3}) {
       Node& prefill = Add(static_cast<uint64_t>(i), absl::StrCat("p", i), v1::NODE_ROLE_PREFILL);
       prefill.step_cost = cost::StepProfile{.prompt_row_us = 10};
-      fleet_.PrefillPlaced(prefill.key, 1001);  // 10.01 ms
+      fleet_.PrefillPlaced(prefill.key, 1001, 1001);  // 10.01 ms
     }
     EXPECT_EQ(Place(40, 60), PlacementFailure::kPrefillBusy);
     EXPECT_EQ(Place(8, 60), std::nullopt) << "a decode node computes so few tokens itself";
@@ -252,7 +252,7 @@ TEST_F(PairPlacementTest, ABusyHolderOfAPrefixGivesWay) {
   holder.step_cost = cost::StepProfile{.prompt_row_us = 10};
   ASSERT_EQ(Place(40, 60), std::nullopt);
   EXPECT_EQ(placement_.prefill, NodeKey(2));
-  fleet_.PrefillPlaced(holder.key, 1001);
+  fleet_.PrefillPlaced(holder.key, 1001, 1001);
   ASSERT_EQ(Place(40, 60), std::nullopt);
   EXPECT_EQ(placement_.prefill, NodeKey(3));
 }
@@ -284,7 +284,7 @@ TEST_F(PairPlacementTest, PrefixesAndLoadDecideBothLegs) {
   EXPECT_EQ(placement_.decode_cached_tokens, 20);
   EXPECT_EQ(placement_.prefill, NodeKey(4));
   EXPECT_EQ(placement_.prefill_cached_tokens, 39);  // the last token is always computed
-  fleet_.PrefillPlaced(p1.key, 1000);
+  fleet_.PrefillPlaced(p1.key, 1000, 1000);
   for (int i = 0; i < 15; ++i) fleet_.DecodePlaced(d1.key, 0);
   ASSERT_EQ(Place(40, 60), std::nullopt);
   EXPECT_EQ(placement_.decode, NodeKey(1));

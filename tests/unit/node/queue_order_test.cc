@@ -1,6 +1,6 @@
 // Goal: due time and priority decide who is computed first, and no flood of urgent or short work
 // keeps a sequence waiting for more than a stated time.
-#include "common/node/queue_policy.h"
+#include "common/request/queue_order.h"
 
 #include <limits>
 #include <optional>
@@ -13,14 +13,20 @@
 namespace tandem::node {
 namespace {
 
+using request::kAdvantageMax;
+using request::kDueMax;
+using request::kPriorityLevel;
+using request::ParseQueueOrder;
+using request::QueueOrder;
+using request::RankOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
 
-TEST(QueuePolicy, PriorityCountsAsWaitingAndIsBounded) {
+TEST(RankOf, PriorityCountsAsWaitingAndIsBounded) {
   const auto rank = [](QueueOrder order, int32_t priority, absl::Duration compute) {
-    return RankOf(order, kStart, priority, compute) - kStart;
+    return RankOf(order, kStart, {.priority = priority}, compute) - kStart;
   };
   constexpr absl::Duration kCompute = absl::Seconds(3);
   EXPECT_EQ(rank(QueueOrder::kArrival, 7, kCompute), absl::ZeroDuration());
@@ -34,9 +40,9 @@ TEST(QueuePolicy, PriorityCountsAsWaitingAndIsBounded) {
   EXPECT_EQ(rank(QueueOrder::kShortestPrompt, 0, absl::InfiniteDuration()), kAdvantageMax);
 }
 
-TEST(QueuePolicy, WhatIsDueSoonerCountsAsEarlierAndIsBounded) {
+TEST(RankOf, WhatIsDueSoonerCountsAsEarlierAndIsBounded) {
   const auto rank = [](QueueOrder order, int32_t priority, absl::Duration due) {
-    return RankOf(order, kStart, priority, absl::ZeroDuration(), due) - kStart;
+    return RankOf(order, kStart, {priority, due}, absl::ZeroDuration()) - kStart;
   };
   constexpr auto kInfinite = absl::InfiniteDuration();
   EXPECT_EQ(rank(QueueOrder::kPriority, 0, kInfinite), absl::ZeroDuration());
@@ -64,7 +70,7 @@ TEST(QueuePolicy, WhatIsDueSoonerCountsAsEarlierAndIsBounded) {
   EXPECT_EQ(rank(QueueOrder::kArrival, 0, absl::Microseconds(1)), absl::ZeroDuration());
 }
 
-TEST(QueuePolicy, OrdersHaveNames) {
+TEST(RankOf, OrdersHaveNames) {
   EXPECT_EQ(*ParseQueueOrder("fcfs"), QueueOrder::kArrival);
   EXPECT_EQ(*ParseQueueOrder("priority"), QueueOrder::kPriority);
   EXPECT_EQ(*ParseQueueOrder("shortest-prompt"), QueueOrder::kShortestPrompt);

@@ -1,10 +1,11 @@
-// In which order a node computes its sequences, and, where their costs are alike (preemption.h),
-// which one it preempts first. A sequence's rank is the time at which it counts as having arrived;
+// In which order a node computes its sequences, and, where their costs are alike
+// (common/node/preemption.h), which one it preempts first. Routers predict waits by the same order
+// (router/fleet/prompt_work.h). A sequence's rank is the time at which it counts as having arrived;
 // an earlier rank goes first. Among sequences of equal priority it is the order in which their
 // first tokens are due. A rank never changes, and it is at most kAdvantageMax from the real
 // arrival. So no sequence passes one that arrived 2 * kAdvantageMax before it: every wait is
 // bounded, as if age raised priority linearly.
-// Thread safety: a value. Owner: the SequenceScheduler.
+// Thread safety: values and pure functions.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace tandem::node {
+namespace tandem::request {
 
 enum class QueueOrder {
   kArrival,  // priorities do not matter
@@ -36,16 +37,21 @@ inline constexpr absl::Duration kAdvantageMax = absl::Seconds(30);
 // the nearest one.
 inline constexpr absl::Duration kDueMax = absl::Seconds(20);
 
-// `compute_time`: what the uncached part of its prompt takes, as predicted. `due_within`: when its
-// first token is due, counted from its arrival; infinite = no time is set.
-inline absl::Time RankOf(QueueOrder order, absl::Time arrived, int32_t priority,
-                         absl::Duration compute_time,
-                         absl::Duration due_within = absl::InfiniteDuration()) {
+// What a request says of its place.
+struct Urgency {
+  int32_t priority = 0;  // a lower one is more urgent
+  // When its first token is due, counted from its arrival; infinite = no time is set.
+  absl::Duration due_within = absl::InfiniteDuration();
+};
+
+// `compute_time`: what the uncached part of its prompt takes, as predicted.
+inline absl::Time RankOf(QueueOrder order, absl::Time arrived, const Urgency& urgency,
+                         absl::Duration compute_time) {
   absl::Duration later;
   if (order != QueueOrder::kArrival) {
-    later += priority * kPriorityLevel;
-    if (due_within != absl::InfiniteDuration())
-      later += std::clamp(due_within, absl::ZeroDuration(), kDueMax) - kDueMax;
+    later += urgency.priority * kPriorityLevel;
+    if (urgency.due_within != absl::InfiniteDuration())
+      later += std::clamp(urgency.due_within, absl::ZeroDuration(), kDueMax) - kDueMax;
   }
   if (order == QueueOrder::kShortestPrompt) later += compute_time;
   return arrived + std::clamp(later, -kAdvantageMax, kAdvantageMax);
@@ -60,4 +66,4 @@ inline absl::StatusOr<QueueOrder> ParseQueueOrder(absl::string_view text) {
       absl::StrCat("queue-order: \"", text, "\", expected fcfs, priority or shortest-prompt"));
 }
 
-}  // namespace tandem::node
+}  // namespace tandem::request
