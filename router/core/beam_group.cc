@@ -59,11 +59,10 @@ void BeamGroup::OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome) {
   if (steps_ == 0) first_ = *std::move(outcome.done);
 }
 
-bool BeamGroup::Advance(int64_t decode_capacity_tokens) {
+bool BeamGroup::Advance(int64_t capacity_tokens) {
   // A default max_tokens shrinks to what fits. The capacity is known now: a node has taken a step.
-  if (steps_ == 0 && !base_.max_tokens_given && decode_capacity_tokens > 0) {
-    search_.LimitTokens(
-        std::max<int64_t>(1, decode_capacity_tokens - static_cast<int64_t>(base_.prompt->size())));
+  if (steps_ == 0 && !base_.max_tokens_given && capacity_tokens > 0) {
+    search_.LimitTokens(std::max<int64_t>(1, capacity_tokens - prompt_tokens()));
   }
   if (aborted_ || search_.Advance()) return true;
   ++steps_;

@@ -30,8 +30,9 @@ class BeamGroup {
   // prompt_scores alone.
   void OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome);
   // All sequences of the step have ended. True when the search is over, false when another step
-  // follows. `decode_capacity_tokens`: of the fleet, 0 if it is not known.
-  bool Advance(int64_t decode_capacity_tokens);
+  // follows. `capacity_tokens`: as LoadOrder::UsualCapacityTokens says, 0 if it is not known.
+  bool Advance(int64_t capacity_tokens);
+  int64_t prompt_tokens() const { return static_cast<int64_t>(base_.prompt->size()); }
   // Tokens and end of each answer, best first. REQUIRES: Advance returned true.
   std::vector<ClientEvent> Answers(absl::Time now) const;
 

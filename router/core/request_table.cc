@@ -209,7 +209,7 @@ void RequestTable::AddBeams(SequenceGroup& group, absl::Time now) {
 
 void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
   BeamGroup& beams = *group.beams();
-  if (beams.Advance(context_.fleet.decode_capacity_tokens())) {
+  if (beams.Advance(context_.fleet.order().UsualCapacityTokens(beams.prompt_tokens()))) {
     std::vector<ClientEvent> answers = beams.Answers(now);
     if (answers.empty())
       return FailGroup(group, absl::DataLossError("a step of the beam search came without the "
@@ -301,6 +301,8 @@ bool RequestTable::ExceedsShare(Serial serial, const Sequence& sequence) const {
   const TenantShare& share = sequence.group->share();
   if (share.kv_share == 0 || context_.fleet.decode_blocks() == 0) return false;
   const double most = share.kv_share * static_cast<double>(context_.fleet.decode_blocks());
+  // An answer may outgrow the share while it runs, and a lost node's blocks are no part of it.
+  if (sequence.machine->delivered_tokens() > 0) return false;
   const int64_t used = tenant_blocks_.Used(share.tenant) + BlocksOf(serial, sequence);
   return static_cast<double>(used) > most;
 }

@@ -73,7 +73,8 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
   if (NodesSettled(now)) RETURN_IF_ERROR(CheckCapacity(input));
   const double share =
       input.share.kv_share * static_cast<double>(fleet_.decode_blocks() * fleet_.block_tokens());
-  if (share > 0 && static_cast<double>(prompt + 1) > share)
+  // Until all nodes of a fleet that starts have joined, a share is a part of too little.
+  if (share > 0 && now - nodes_changed_ > kNodesSettle && static_cast<double>(prompt + 1) > share)
     return absl::InvalidArgumentError(
         absl::StrCat("prompt: ", prompt, " tokens, expected fewer: ", input.share.tenant,
                      "'s share of the KV blocks holds ", static_cast<int64_t>(share), " tokens"));
@@ -110,7 +111,7 @@ absl::Status RouterCore::CheckRoom(const RequestInput& input, absl::Time now) {
 }
 
 bool RouterCore::NodesSettled(absl::Time now) const {
-  return !fleet_.lends() || now - nodes_changed_ > kNodesSettle;
+  return now - (fleet_.lends() ? nodes_changed_ : decode_node_left_) > kNodesSettle;
 }
 
 absl::Status RouterCore::CheckCapacity(const RequestInput& input) const {
@@ -373,6 +374,7 @@ void RouterCore::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) 
   if (node == nullptr) return;
   const std::string id = node->id.value();
   // A node that drains announced its end, so its leaving is no warning. Nor is this router's own.
+  if (node->role == v1::NODE_ROLE_DECODE) decode_node_left_ = now;
   const bool ordered = node->draining || why.message() == rpc::kRouterShutsDown;
   Log(ordered ? LogLevel::kInfo : LogLevel::kWarning, ordered ? "node left" : "node lost",
       {{"node_id", id}, {"why", why.ToString()}});

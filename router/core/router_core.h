@@ -114,8 +114,9 @@ class RouterCore {
   // Whether the table has room for the request. kResourceExhausted, with the seconds after which to
   // ask again.
   absl::Status CheckRoom(const RequestInput& input, absl::Time now);
-  // While nodes that lend join and leave, what they can borrow of each other changes: requests that
-  // do not fit wait until nothing has changed for 10 s.
+  // A decode node that has left may come back: requests that do not fit the others wait for 10 s.
+  // While nodes that lend join and leave, what they can borrow of each other changes: such requests
+  // wait until nothing has changed for 10 s.
   bool NodesSettled(absl::Time now) const;
   // Whether the largest decode node can hold the request, with what others lend.
   absl::Status CheckCapacity(const RequestInput& input) const;
@@ -154,7 +155,8 @@ class RouterCore {
   int64_t streams_refused_ = 0;
   const uint64_t incarnation_;
   std::optional<absl::Time> started_;
-  absl::Time nodes_changed_ = absl::InfinitePast();  // a node joined or left
+  absl::Time nodes_changed_ = absl::InfinitePast();     // a node joined or left
+  absl::Time decode_node_left_ = absl::InfinitePast();  // the last one
   // When requests that waited for nodes to settle were last checked.
   absl::Time waiting_checked_ = absl::InfinitePast();
   // OnTokens fills it for each token of a list, so that it allocates nothing.

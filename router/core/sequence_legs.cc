@@ -38,8 +38,15 @@ std::optional<PlacementFailure> SequenceLegs::FindPlace(const PlaceWish& wish, a
   request.heeds_step_goals = wish.heeds_step_goals;
   request.urgency = wish.urgency;
   held_blocks_.reset();
-  if (wish.beside.has_value() && context_.placement.PlaceBeside(request, *wish.beside, placement))
-    return std::nullopt;
+  if (wish.beside.has_value()) {
+    PlacementRequest beside = request;
+    // The beams of a search go where their prompt is: elsewhere each would compute it again.
+    if (input_.beams.has_value()) {
+      beside.step_within = absl::InfiniteDuration();
+      beside.heeds_step_goals = false;
+    }
+    if (context_.placement.PlaceBeside(beside, *wish.beside, placement)) return std::nullopt;
+  }
   return context_.placement.Place(request, placement);
 }
 

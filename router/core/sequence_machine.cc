@@ -57,10 +57,14 @@ void SequenceMachine::Unhold(absl::Time now) {
 // ---- placement
 
 void SequenceMachine::LowerMaxTokens() {
-  const int64_t capacity = context_.fleet.decode_capacity_tokens();
-  const int64_t room = capacity - static_cast<int64_t>(input_.prompt->size());
-  if (capacity > 0 && room >= 1 && room < input_.stop->max_tokens)
-    input_.stop.Edit().max_tokens = static_cast<int32_t>(room);
+  const LoadOrder& order = context_.fleet.order();
+  const int64_t tokens = legs_.prompt().size();
+  const int64_t prompt = std::ssize(*input_.prompt);
+  const int64_t longest = prompt + input_.stop->max_tokens;
+  if (legs_.prompt().delivered() > 0 && longest <= order.decode_capacity_tokens()) return;
+  const int64_t capacity = order.UsualCapacityTokens(tokens);
+  if (capacity > tokens && capacity < longest)
+    input_.stop.Edit().max_tokens = static_cast<int32_t>(capacity - prompt);
 }
 
 std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> beside,
@@ -78,12 +82,11 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
                                                fleet.numerics_id(), ", which cannot continue it")));
       return std::nullopt;
     }
-  } else if (!input_.max_tokens_given) {
-    LowerMaxTokens();
   }
+  if (!input_.max_tokens_given) LowerMaxTokens();
   Placement placement;
   // A node gave it up: it is placed again at once, however late.
-  const bool begins = !was_placed_;
+  const bool begins = !was_reserved_;
   placement_failure_ =
       legs_.FindPlace({.beside = beside,
                        .kept = kept,
@@ -190,6 +193,7 @@ void SequenceMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Ti
 void SequenceMachine::OnReserved(const v1::Reserved& reserved, absl::Time now) {
   if (state_ != State::kReserving) return;
   if (AwaitsNewEpoch() && reserved.epoch() != legs_.decode().epoch()) return;
+  was_reserved_ = true;
   legs_.decode().OnReserved(reserved, legs_.prompt().size());
   answer_.report().OnReserved(legs_.prompt().size(), legs_.decode().cached_tokens());
   answer_.steps().OnReserved(now);

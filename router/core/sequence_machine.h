@@ -137,10 +137,12 @@ class SequenceMachine {
  private:
   // Whether it is refused when its first token cannot come in time.
   bool RefusesLate() const {
-    return tier().late == LatePolicy::kRefuse && !was_placed_ && !goal_.late();
+    return tier().late == LatePolicy::kRefuse && !was_reserved_ && !goal_.late();
   }
   // The goal may be out of reach: the sequence is late, or fails.
   void CheckGoal(absl::Time now);
+  // Of a request that has set none: to what a usual decode node holds, or if an answer that has
+  // begun fits none any more.
   void LowerMaxTokens();
   SequenceLegs::LegWish WishAt(absl::Time now) const {
     return {answer_.AwaitsScores(), UrgencyAt(now), now};
@@ -203,6 +205,7 @@ class SequenceMachine {
   FirstTokenGoal goal_;
   bool held_ = false;
   bool was_placed_ = false;
+  bool was_reserved_ = false;  // a node had room for it: goals decide nothing any more
   PlacedWork work_;  // of the last placement
   State state_ = State::kQueued;
   SequenceAnswer answer_;

@@ -26,6 +26,10 @@ void LoadOrder::Move(Place& place, const Place& next) {
     move(by_load_[group], place.group == group, std::make_tuple(place.load, place.tie, slot),
          next.group == group, std::make_tuple(next.load, next.tie, slot));
   const bool was = place.group == kDecodeNodes, is = next.group == kDecodeNodes;
+  if (was != is || place.capacity_tokens != next.capacity_tokens) {
+    if (was) capacities_.erase(capacities_.find(place.capacity_tokens));
+    if (is) capacities_.insert(next.capacity_tokens);
+  }
   if (is)
     by_capacity_.Set(*next.node, {.capacity_tokens = next.capacity_tokens, .blocks = next.blocks});
   else if (was)
@@ -38,6 +42,12 @@ void LoadOrder::Move(Place& place, const Place& next) {
       next.group == kPrefillNodes && (place.group != kPrefillNodes || next.load < place.load);
   if (more_room || less_to_do) ++room_grown_;
   place = next;
+}
+
+int64_t LoadOrder::UsualCapacityTokens(int64_t prompt_tokens) const {
+  const int64_t most = decode_capacity_tokens();
+  if (most <= prompt_tokens) return 0;
+  return *capacities_.lower_bound(most - (most - prompt_tokens) / 2);
 }
 
 void LoadOrder::Update(const Node& node) {

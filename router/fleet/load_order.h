@@ -60,6 +60,10 @@ class LoadOrder {
   size_t size(NodeGroup group) const { return by_load_[group].size(); }
   // The longest sequence that a decode node of the order can ever hold, in tokens; 0 without one.
   int64_t decode_capacity_tokens() const { return by_capacity_.capacity_tokens_max(); }
+  // The longest sequence that a request of `prompt_tokens` gets if it sets no limit itself: what
+  // each node can hold that has room for at least half as long an answer as the largest one. So
+  // nodes of about equal size are equal for it. 0 if none has room for a token of the answer.
+  int64_t UsualCapacityTokens(int64_t prompt_tokens) const;
   // As RoomTree::Best, of the order's decode nodes, with a sequence slot or without.
   const Node* DecodeNodeWithMostRoom(int64_t capacity_tokens,
                                      absl::FunctionRef<bool(const Node*)> excluded) const {
@@ -89,6 +93,8 @@ class LoadOrder {
   std::array<absl::btree_set<std::tuple<double, uint64_t, NodeSlot>>, kNodeGroups> by_load_;
   absl::btree_set<std::tuple<int64_t, uint64_t, NodeSlot>> by_room_;  // by blocks, negated
   RoomTree by_capacity_;                                              // of decode nodes
+  // Likewise. Bound: their number.
+  absl::btree_multiset<int64_t> capacities_;
 };
 
 }  // namespace tandem::router

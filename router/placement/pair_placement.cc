@@ -230,6 +230,12 @@ bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
   LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   needs.kept = nullptr;  // sequences that run there already share most of their blocks with it
   if (!decode_policy_.Allows(needs, candidate)) return false;
+  if (options_.policy == PlacementPolicy::kCost) {
+    const PredictedTimes predicted(fleet_, index_, PromptOf(request), PrefixIndex::Matches());
+    std::vector<Candidate> in_time = {candidate};
+    DropSlow(request, predicted, in_time);
+    if (in_time.empty()) return false;
+  }
   placement = {};
   placement.decode = decode;
   placement.beside = true;

@@ -104,7 +104,8 @@ class PairPlacement {
   // tells when the first token would come (policy `cost`).
   std::optional<PlacementFailure> Place(const PlacementRequest& request, Placement& placement);
   // Places the request on `decode` only: that node holds the prompt's full blocks and computes the
-  // last, partial one itself. False when it has left, takes no work, or has no room.
+  // last, partial one itself. False when it has left, takes no work, has no room, or its steps
+  // would take too long (policy `cost`).
   bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement);
   // The decode node whose room should be kept for a request that finds none: of those that could
   // hold it and are not kept yet, the one with the most free blocks, of equal ones that with the

@@ -258,6 +258,24 @@ TEST_F(FirstTokenGoalTest, WhatIsTooLongForTheGoalIsServedLate) {
   EXPECT_EQ(Placed(), std::vector<std::string>{"slow"});
 }
 
+TEST_F(FirstTokenGoalTest, ARefusalByAFullNodeEndsNoGoal) {
+  Start(absl::Seconds(2), LatePolicy::kRefuse);
+  SetWaiting(0);
+  ASSERT_OK(h_->Submit("r", 100));
+  int asked = 0;
+  for (int i = 0; i < 50; ++i) {
+    while (!h_->Quiet(1)) {
+      const v1::NodeCommand command = h_->Next(1);
+      if (!command.has_start_decode()) continue;
+      ++asked;
+      h_->Say(1, {Refused(command.start_decode().leg(), absl::StatusCode::kResourceExhausted)});
+    }
+    Pass(absl::Milliseconds(50));
+  }
+  EXPECT_GE(asked, 2);
+  EXPECT_THAT(h_->client("r").failure, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the goal is 2s")));
+}
+
 class GapGoalTest : public StepGoalFixture {
  protected:
   void StartWithGoal(absl::Duration gap_slo) {

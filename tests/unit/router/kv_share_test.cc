@@ -59,6 +59,16 @@ TEST_F(KvShareTest, BoundsWhatThisRouterPlaces) {
   h_.ExpectEmpty();
 }
 
+TEST_F(KvShareTest, AnAnswerBeyondItGoesOnAfterItsNodeIsLost) {
+  ASSERT_OK(SubmitOf("alice", "r", 0.055));  // 11 blocks, then 5.5 of the one node that is left
+  const v1::Leg leg = h_.NextRun(kD0).leg();
+  h_.Say(kD0, {Reserved(leg, 0, true)});
+  h_.Say(kD0, {Installed(leg, -1), Generated(leg, {0, 1, 2, 3, 4, 5, 6, 7})});
+  h_.Lose(kD0);
+  EXPECT_EQ(h_.NextRun(kD1).sequence().delivered_tokens(), 8);
+  EXPECT_EQ(queued(), 0);
+}
+
 TEST_F(KvShareTest, AnAnswersGrowthCounts) {
   ASSERT_OK(SubmitOf("alice", "r", 0.115));  // 23 blocks: two prompts, and one block more
   const v1::Leg leg = h_.NextRun(kD0).leg();
@@ -101,7 +111,13 @@ TEST_F(KvShareTest, SaysWhyARequestWaitedInVain) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("share of the KV blocks")));
 }
 
-TEST_F(KvShareTest, APromptThatTheShareNeverHoldsIsRefused) {
+TEST_F(KvShareTest, APromptThatTheShareNeverHoldsIsRefusedOnceTheFleetHasStarted) {
+  ASSERT_OK(SubmitOf("alice", "early", 0.04)) << "more nodes may join";
+  EXPECT_EQ(queued(), 1);
+  for (int i = 0; i < 11; ++i) {
+    for (const uint64_t node : {kD0, kD1, kP0, kP1}) h_.Say(node, {});
+    h_.Advance(absl::Seconds(1));
+  }
   EXPECT_THAT(SubmitOf("alice", "r", 0.04),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds 32 tokens")));
 }

@@ -223,6 +223,22 @@ TEST_F(StepGoalTest, OthersDoNotMakeTheStepsLongerThanWhatRunsThereAllows) {
   EXPECT_GE(Started(with_chat).size(), 3);
 }
 
+TEST_F(StepGoalTest, AnswersOfOneRequestHeedThem) {
+  Submit("chat", "chat gap=35ms");
+  const std::vector<v1::StartDecode> first = Started(1);
+  const uint64_t with_chat = first.empty() ? 2 : 1;
+  EXPECT_EQ(first.size() + Started(2).size(), 1);
+  h_->Lose(3 - with_chat);
+  RequestInput input = CoreHarness::Input("many", 20, 10);
+  input.tier = Tier("flex");
+  input.sequences = 8;
+  ASSERT_OK(h_->Submit(std::move(input)));
+  const std::vector<v1::StartDecode> leader = Started(with_chat);
+  ASSERT_EQ(leader.size(), 1);
+  h_->Say(with_chat, {Reserved(leader[0].leg(), 0, true), Installed(leader[0].leg(), -1)});
+  EXPECT_EQ(Started(with_chat).size(), 1) << "three sequences take 30 ms, four 40";
+}
+
 TEST_F(StepGoalTest, WhereEveryNodesGoalWouldBeMissedARequestWaits) {
   Submit("chat1", "chat gap=15ms");
   Submit("chat2", "chat gap=15ms");
