@@ -2,23 +2,26 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "absl/strings/string_view.h"
 
 namespace tandem::sim {
 
-absl::Status SimBlockStore::Save(const kv::BlockHash& hash,
+absl::Status SimBlockStore::Save(const kv::BlockHash& hash, const kv::BlockHash& parent,
                                  absl::Span<const absl::Span<const std::byte>> pieces,
                                  std::vector<kv::BlockHash>& removed) {
   if (fails_ > 0 && random_.Below(static_cast<uint64_t>(fails_)) == 0)
     return absl::ResourceExhaustedError("the simulated disk is full");
   if (Contains(hash)) return absl::OkStatus();
-  if (static_cast<int64_t>(blocks_.size()) == blocks_max_) {
-    removed.push_back(uses_.front());
-    Forget(removed.back());
+  if (size() == blocks_max_) {
+    const std::optional<kv::BlockHash> goes = order_.ToRemoveFor(parent);
+    if (!goes.has_value()) return absl::OkStatus();
+    removed.push_back(*goes);
+    Forget(*goes);
   }
   Stored& stored = blocks_[hash];
-  stored.use = uses_.insert(uses_.end(), hash);
+  order_.Add(hash, parent);
   for (const absl::Span<const std::byte> piece : pieces)
     stored.bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
   return absl::OkStatus();
@@ -41,15 +44,10 @@ absl::Status SimBlockStore::Load(const kv::BlockHash& hash,
   return absl::OkStatus();
 }
 
-void SimBlockStore::Touch(const kv::BlockHash& hash) {
-  if (const auto it = blocks_.find(hash); it != blocks_.end())
-    uses_.splice(uses_.end(), uses_, it->second.use);
-}
-
 void SimBlockStore::Forget(const kv::BlockHash& hash) {
   const auto it = blocks_.find(hash);
   if (it == blocks_.end()) return;
-  uses_.erase(it->second.use);
+  order_.Remove(hash);
   blocks_.erase(it);
 }
 
@@ -62,7 +60,7 @@ bool SimBlockStore::Damage() {
 
 void SimBlockStore::Clear() {
   blocks_.clear();
-  uses_.clear();
+  order_ = {};
 }
 
 }  // namespace tandem::sim

@@ -5,13 +5,13 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "common/runtime/random.h"
 #include "common/storage/block_store.h"
+#include "common/storage/use_order.h"
 
 namespace tandem::sim {
 
@@ -22,16 +22,18 @@ class SimBlockStore final : public storage::BlockStore {
   SimBlockStore(int64_t blocks_max, int64_t fails, Random& random)
       : blocks_max_(blocks_max), fails_(fails), random_(random) {}
 
-  absl::Status Save(const kv::BlockHash& hash, absl::Span<const absl::Span<const std::byte>> pieces,
+  absl::Status Save(const kv::BlockHash& hash, const kv::BlockHash& parent,
+                    absl::Span<const absl::Span<const std::byte>> pieces,
                     std::vector<kv::BlockHash>& removed) override;
   absl::Status Load(const kv::BlockHash& hash,
                     absl::Span<const absl::Span<std::byte>> pieces) override;
-  void Touch(const kv::BlockHash& hash) override;
+  void Touch(const kv::BlockHash& hash) override { order_.Use(hash); }
   void Forget(const kv::BlockHash& hash) override;
   bool Contains(const kv::BlockHash& hash) const override { return blocks_.count(hash) > 0; }
-  // Least recently used first.
-  std::vector<kv::BlockHash> Hashes() const override { return {uses_.begin(), uses_.end()}; }
+  kv::BlockHash ParentOf(const kv::BlockHash& hash) const override { return order_.ParentOf(hash); }
+  std::vector<kv::BlockHash> Hashes() const override { return order_.Hashes(); }
   int64_t slots() const override { return blocks_max_; }
+  int64_t size() const override { return static_cast<int64_t>(blocks_.size()); }
 
   // Damages one of its blocks, so that reading it finds another checksum; false if it has none.
   bool Damage();
@@ -41,14 +43,13 @@ class SimBlockStore final : public storage::BlockStore {
   struct Stored {
     std::string bytes;
     bool damaged = false;
-    std::list<kv::BlockHash>::iterator use;
   };
 
   const int64_t blocks_max_, fails_;
   Random& random_;
   // Bound: blocks_max_, for both.
   std::map<kv::BlockHash, Stored> blocks_;
-  std::list<kv::BlockHash> uses_;  // least recent first
+  storage::UseOrder order_;
 };
 
 }  // namespace tandem::sim

@@ -192,20 +192,20 @@ void BlockPool::Unref(BlockId block) {
   }
 }
 
-void BlockPool::Seal(BlockId block, const BlockHash& hash) {
+void BlockPool::Seal(BlockId block, const BlockHash& hash, const BlockHash& parent) {
   const Block& b = At(block);
   TANDEM_CHECK(b.state == State::kUsed && !b.sealed && b.references == 1, "block ", block.value(),
                " sealed twice or while not used");
-  TakeName(block, hash);
+  TakeName(block, hash, parent);
 }
 
-void BlockPool::SealAgain(BlockId block, const BlockHash& hash) {
+void BlockPool::SealAgain(BlockId block, const BlockHash& hash, const BlockHash& parent) {
   const Block& b = At(block);
   TANDEM_CHECK(b.state == State::kUsed, "block ", block.value(), " sealed again while not used");
-  if (!b.sealed) TakeName(block, hash);
+  if (!b.sealed) TakeName(block, hash, parent);
 }
 
-void BlockPool::TakeName(BlockId block, const BlockHash& hash) {
+void BlockPool::TakeName(BlockId block, const BlockHash& hash, const BlockHash& parent) {
   Block& b = At(block);
   b.hash = hash;
   const auto [named, is_new] = by_hash_.insert(block);
@@ -217,7 +217,7 @@ void BlockPool::TakeName(BlockId block, const BlockHash& hash) {
   }
   b.sealed = true;
   b.sealed_order = next_sealed_order_++;
-  if (is_new) changes_.push_back({.hash = hash, .stored = true});
+  if (is_new) changes_.push_back({.hash = hash, .stored = true, .parent = parent});
 }
 
 void BlockPool::Forget(BlockId block) {
@@ -322,7 +322,11 @@ BlockEvents BlockPool::DrainEvents() {
   if (std::all_of(changes_.begin(), changes_.end(), stored)) {
     // As mostly: no hash has two changes, because a removal would lie between them.
     events.stored.reserve(changes_.size());
-    for (const Change& change : changes_) events.stored.push_back(change.hash);
+    events.parents.reserve(changes_.size());
+    for (const Change& change : changes_) {
+      events.stored.push_back(change.hash);
+      events.parents.push_back(change.parent);
+    }
     changes_.clear();
     events.wrong = std::exchange(wrong_, {});
     return events;
@@ -339,6 +343,7 @@ BlockEvents BlockPool::DrainEvents() {
     const Change& change = changes_[i];
     if (last[change.hash] != i || first_stored[change.hash] != change.stored) continue;
     (change.stored ? events.stored : events.removed).push_back(change.hash);
+    if (change.stored) events.parents.push_back(change.parent);
   }
   changes_.clear();
   events.wrong = std::exchange(wrong_, {});

@@ -57,11 +57,17 @@ namespace tandem::kv {
 // Changes of the set of full blocks that can be found by hash, for the routers' prefix index.
 struct BlockEvents {
   std::vector<BlockHash> stored;   // in the order they were sealed
+  std::vector<BlockHash> parents;  // of each of `stored`, as Seal was told
   std::vector<BlockHash> removed;  // evicted
   // Of `removed`, and of those that were stored and removed since the last call: their contents
   // turned out to be wrong.
   std::vector<BlockHash> wrong;
 };
+
+// The parent of a prompt's block `i`; all zero for the first.
+inline BlockHash ParentOf(absl::Span<const BlockHash> hashes, size_t i) {
+  return i == 0 ? BlockHash() : hashes[i - 1];
+}
 
 // How a block's KV came here, if it was not computed or received for the sequence that has it.
 enum class BlockOrigin : uint8_t { kHere = 0, kHostMemory, kDisk, kPeer };
@@ -115,12 +121,13 @@ class BlockPool {
   // Marks a used block as full and immutable under `hash`. If another block already has the hash,
   // this one stays unsealed: its owner keeps using it, and its Unref frees it. But a block with a
   // window slot takes the hash from one without, unless that is being saved. REQUIRES: `block` has
-  // one reference.
-  void Seal(BlockId block, const BlockHash& hash);
+  // one reference. `parent`: the hash of the block before it; all zero: it is the first, or that is
+  // not known.
+  void Seal(BlockId block, const BlockHash& hash, const BlockHash& parent = {});
   // Seals a full block that Seal left unsealed, or whose hash another block has taken, if no block
   // has that hash now. No effect on sealed blocks and on those that were forgotten. REQUIRES:
-  // `block` is used, and holds the KV of `hash`.
-  void SealAgain(BlockId block, const BlockHash& hash);
+  // `block` is used, and holds the KV of `hash`. `parent`: as Seal.
+  void SealAgain(BlockId block, const BlockHash& hash, const BlockHash& parent = {});
   bool IsSealed(BlockId block) const;
   // How the block's KV came here, until TakeOrigin has told it once; kHere from then on, and for
   // blocks of which that was never said. REQUIRES: `block` is used.
@@ -253,6 +260,7 @@ class BlockPool {
   struct Change {
     BlockHash hash;
     bool stored = false;
+    BlockHash parent;  // of a stored one
   };
   Block& At(BlockId block);
   const Block& At(BlockId block) const;
@@ -265,7 +273,7 @@ class BlockPool {
   // REQUIRES: the block is neither cached nor counted as used or quarantined, and has no name.
   void Free(BlockId block);
   // As Seal. REQUIRES: the block is used and not sealed.
-  void TakeName(BlockId block, const BlockHash& hash);
+  void TakeName(BlockId block, const BlockHash& hash, const BlockHash& parent);
   // Withdraws the name of a block without a slot, so that another one can have it; says whether it
   // could.
   bool GiveUpName(BlockId block);

@@ -196,9 +196,10 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
       absl::MakeConstSpan(sequence->hashes)
           .subspan(static_cast<size_t>(ordinals.first + held), static_cast<size_t>(count - held));
   // A block whose hash another block has, or took, is not sealed. That other may be gone.
-  for (int64_t i = ordinals.first + held; i < ordinals.end; ++i)
-    scheduler_.pool().SealAgain(sequence->blocks[static_cast<size_t>(i)],
-                                sequence->hashes[static_cast<size_t>(i)]);
+  for (auto i = static_cast<size_t>(ordinals.first + held); i < static_cast<size_t>(ordinals.end);
+       ++i)
+    scheduler_.pool().SealAgain(sequence->blocks[i], sequence->hashes[i],
+                                kv::ParentOf(sequence->hashes, i));
   loan.pinned = scheduler_.pool().MatchBlocks(hashes);
   if (loan.pinned.size() != hashes.size()) return OnWithdrawn(loans_.find(id), now);
   loan.state = State::kSending;

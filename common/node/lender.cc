@@ -239,7 +239,7 @@ void Lender::Handle(const transfer::LeaseInstalled& event) {
   Loan& loan = loans_.at(found->second);
   // When this node has computed an equal block meanwhile, the received one stays unsealed.
   for (size_t i = static_cast<size_t>(loan.held); i < loan.blocks.size(); ++i)
-    scheduler_.pool().Seal(loan.blocks[i], loan.hashes[i]);
+    scheduler_.pool().Seal(loan.blocks[i], loan.hashes[i], kv::ParentOf(loan.hashes, i));
   if (loan.offer.has_value()) {
     const Loan::Offer offer = *std::exchange(loan.offer, std::nullopt);
     Serve(found->second, loan, offer.first_unit, offer.units);
@@ -315,7 +315,7 @@ void Lender::Recall(const lending::LoanKey& key, absl::Time until) {
   // A block whose hash another block has, or took, is not sealed. That other may be gone, and the
   // next creditor asks for the blocks by their hashes.
   for (size_t i = 0; i < loan.blocks.size() && !loan.lease.has_value(); ++i)
-    scheduler_.pool().SealAgain(loan.blocks[i], loan.hashes[i]);
+    scheduler_.pool().SealAgain(loan.blocks[i], loan.hashes[i], kv::ParentOf(loan.hashes, i));
   ledger_.Lend(lending::RecallLoan{.key = key});
 }
 

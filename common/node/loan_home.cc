@@ -60,7 +60,8 @@ void LoanHome::Drop(const std::string& why) {
 void LoanHome::Handle(const transfer::LeaseInstalled& event) {
   if (!units_.has_value() || ready_ || event.lease != lease_) return;
   // When this node has computed an equal block meanwhile, the received one stays unsealed.
-  for (size_t i = 0; i < blocks_.size(); ++i) scheduler_.pool().Seal(blocks_[i], units_->hashes[i]);
+  for (size_t i = 0; i < blocks_.size(); ++i)
+    scheduler_.pool().Seal(blocks_[i], units_->hashes[i], kv::ParentOf(units_->hashes, i));
   ready_ = true;
   v1::NodeCounters& counters = ledger_.counters();
   counters.set_kv_bytes_received(counters.kv_bytes_received() + event.bytes_received);

@@ -108,8 +108,8 @@ void RegisterKvCache(config::Schema& schema, NodeConfig& config) {
       "A prompt whose beginning lies there is read and not computed. Empty: memory only.",
       {.group = "KV cache"});
   schema.Add("kv-disk-bytes", &config.kv.disk_bytes,
-             "Most bytes of that file; 0 = memory only. When it is full, the block that was used "
-             "least recently makes room.",
+             "Most bytes of that file; 0 = memory only. When it is full, the block unused for "
+             "longest that no stored block follows makes room.",
              {.min = 0, .unit = "bytes", .group = "KV cache"});
   schema.Add("swap-space", &config.kv.swap_bytes,
              "Bytes of host memory where the node keeps KV blocks that its pool has no room for: "

@@ -53,6 +53,7 @@ std::optional<LeaseId> PrefixFetch::Begin(RouterKey router, const Holder& holder
                           .deadline = now + std::min(time_allowed / 4, kTimeMax),
                           .window_first_ordinal = static_cast<int32_t>(first_windowed)});
   fetch.hashes.assign(wanted.begin(), wanted.end());
+  fetch.parent = kv::ParentOf(hashes, here);
   fetch.tokens_after.assign(after.begin(), after.end());
   if (part != 0) {
     fetch.part = blocks.back();
@@ -95,7 +96,7 @@ void PrefixFetch::Install(const Fetch& fetch, int64_t part_rows) {
   // When this node has computed an equal block meanwhile, the received one is freed.
   for (size_t i = 0; i < fetch.blocks.size(); ++i) {
     pool.SetOrigin(fetch.blocks[i], kv::BlockOrigin::kPeer);
-    pool.Seal(fetch.blocks[i], fetch.hashes[i]);
+    pool.Seal(fetch.blocks[i], fetch.hashes[i], i == 0 ? fetch.parent : fetch.hashes[i - 1]);
   }
   if (part_rows > 0) {
     const auto tokens = absl::MakeConstSpan(fetch.tokens_after);

@@ -86,6 +86,7 @@ class PrefixFetch {
     // Bound: the context's blocks.
     std::vector<BlockId> before;        // here already, pinned
     std::vector<kv::BlockHash> hashes;  // by ordinal, of those below
+    kv::BlockHash parent;               // of the first; all zero: it begins the prompt
     std::vector<BlockId> blocks;
     // What follows, and the block for the rows of these tokens that the holder has.
     std::vector<TokenId> tokens_after;

@@ -85,7 +85,8 @@ void SequenceScheduler::SealComputed(Sequence& sequence) {
   const int64_t full = sequence.num_computed / block_tokens;
   ExtendHashes(sequence);
   for (; sequence.num_sealed < full; ++sequence.num_sealed) {
-    pool_.Seal(sequence.blocks[sequence.num_sealed], sequence.hashes[sequence.num_sealed]);
+    const auto i = static_cast<size_t>(sequence.num_sealed);
+    pool_.Seal(sequence.blocks[i], sequence.hashes[i], kv::ParentOf(sequence.hashes, i));
   }
 }
 

@@ -254,7 +254,8 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
     counters.set_blocks_loaded(counters.blocks_loaded() + event.loaded);
     // When this node has computed an equal block meanwhile, the read one is freed.
     for (int64_t i = 0; i < event.loaded; ++i)
-      pool.Seal(load.blocks[i].second, load.blocks[i].first);
+      pool.Seal(load.blocks[i].second, load.blocks[i].first,
+                i == 0 ? load.parent : load.blocks[i - 1].first);
     // Blocks for another node, or of a sequence that goes on, are nothing that a prompt found.
     const bool for_prompt =
         std::any_of(load.waiting.begin(), load.waiting.end(),
@@ -331,10 +332,15 @@ storage::TierSet StoredBlocks::Writable() const {
   return tiers;
 }
 
+storage::UsedBlocks StoredBlocks::TakeUsed() {
+  const std::deque<kv::BlockHash> used = std::exchange(used_, {});
+  return {used.begin(), used.end()};
+}
+
 void StoredBlocks::StartSaves() {
   const storage::TierSet writable = Writable();
   while (!candidates_.empty() && saving_.size() < kSavesMax && !writable.empty()) {
-    const kv::BlockHash hash = candidates_.front();
+    const auto [hash, parent] = candidates_.front();
     candidates_.pop_front();
     const std::optional<BlockId> block = scheduler_.pool().Find(hash);
     const storage::TierSet lacking = writable.Without(TiersOf(hash));
@@ -344,7 +350,8 @@ void StoredBlocks::StartSaves() {
     scheduler_.pool().BeginSave(*block);
     saving_.emplace(hash, false);
     times_.OnSave();
-    ledger_.Store(storage::SaveBlock{.block = {hash, *block}, .tiers = lacking});
+    ledger_.Store(storage::SaveBlock{
+        .block = {hash, *block}, .tiers = lacking, .parent = parent, .used = TakeUsed()});
   }
 }
 
@@ -362,9 +369,9 @@ StoredBlocks::Changes StoredBlocks::Take(kv::BlockEvents events) {
     Place(hash, storage::TierSet());
   }
   const int64_t blocks = scheduler_.block_counts().total;
-  for (const kv::BlockHash& hash : events.stored) {
-    if (TiersOf(hash) == tiers_) continue;
-    candidates_.push_back(hash);
+  for (size_t i = 0; i < events.stored.size(); ++i) {
+    if (TiersOf(events.stored[i]) == tiers_) continue;
+    candidates_.push_back({.hash = events.stored[i], .parent = events.parents[i]});
     if (std::ssize(candidates_) > blocks) candidates_.pop_front();
   }
   if (Writable().empty()) candidates_.clear();

@@ -50,6 +50,7 @@ class StoredBlocks final : public StoredPrices {
  public:
   static constexpr size_t kSavesMax = 8;    // at a time
   static constexpr size_t kLoadsMax = 64;   // at a time; more prompts compute what they lack
+  static constexpr size_t kUsedMax = 1024;  // uses in memory of which the storage has not heard
   static constexpr size_t kResumedMax = 4;  // preempted sequences that are looked at for a plan
   // A load that takes longer, or a quarter of its prompt's time, is given up. It brings only what
   // is predicted to be there in kPatienceFactor times less; the next load brings more.
@@ -98,8 +99,8 @@ class StoredBlocks final : public StoredPrices {
   // storage, and holds them back until it is here.
   void Resume(absl::Time now);
   // For the scheduler, when it chooses which sequence to preempt: of the stored blocks at the
-  // beginning, at the prices of the last Resume. What is stored is taken to be a prefix, so that
-  // its end is found by bisection.
+  // beginning, at the prices of the last Resume. What is stored is mostly a prefix (use_order.h),
+  // so its end is found by bisection; nothing is read whose first block is not stored.
   Read ReadOf(absl::Span<const kv::BlockHash> hashes) const override;
   // Forgets a leg's waiting command of an older attempt than `attempt`. False if a command of this
   // attempt or a newer one waits.
@@ -139,6 +140,7 @@ class StoredBlocks final : public StoredPrices {
     absl::Time give_up;
     std::vector<BlockId> before;               // in memory already, pinned
     std::vector<storage::HashedBlock> blocks;  // to be read
+    kv::BlockHash parent;                      // of the first; all zero: it begins the prompt
     bool closing = false;                      // given up: quarantined
     bool cancelled = false;                    // the storage was told so
   };
@@ -156,6 +158,9 @@ class StoredBlocks final : public StoredPrices {
   // there is none.
   Load* Begin(absl::Span<const kv::BlockHash> hashes, const Wanted& wanted, absl::Time now);
   Load* BeginPrompt(const SequenceInput& input, absl::Duration time_allowed, absl::Time now);
+  // A prompt begins with these blocks: the storage hears of those that it has with the next save or
+  // load, whether memory has them or not.
+  void NoteUse(absl::Span<const kv::BlockHash> hashes);
   void Apply(const storage::BlockSaved& event, absl::Time now);
   std::vector<Ready> Apply(const storage::BlocksLoaded& event, absl::Time now);
   // Where blocks lie after a command for others. What was forgotten meanwhile stays so.
@@ -189,6 +194,8 @@ class StoredBlocks final : public StoredPrices {
   void EndResume(Load& load);
   void Unpin(const std::vector<BlockId>& blocks);
   void StartSaves();
+  // What the next command tells of uses.
+  storage::UsedBlocks TakeUsed();
   // What one tier's part of a save came to.
   void OnSaveEnded(storage::StoreTier tier, const storage::BlockSaved& event, absl::Time now);
   // The tiers whose saves are not paused.
@@ -207,8 +214,13 @@ class StoredBlocks final : public StoredPrices {
   std::map<storage::LoadId, Load> loads_;
   // Bound: the blocks of loads_. Those that are not given up, by what they bring.
   absl::flat_hash_map<kv::BlockHash, storage::LoadId> loading_;
+  struct Candidate {
+    kv::BlockHash hash, parent;
+  };
   // Bound: --kv-blocks; older ones are not saved.
-  std::deque<kv::BlockHash> candidates_;
+  std::deque<Candidate> candidates_;
+  // Bound: kUsedMax; older ones are not told.
+  std::deque<kv::BlockHash> used_;  // in the order of their use
   // Bound: kSavesMax. True: its contents turned out to be wrong meanwhile.
   absl::flat_hash_map<kv::BlockHash, bool> saving_;
   // Bound: the changes since Take.

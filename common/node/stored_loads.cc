@@ -65,11 +65,11 @@ double StoredBlocks::EngineWaitUs(int64_t prompt_tokens) const {
 StoredPrices::Read StoredBlocks::ReadOf(absl::Span<const kv::BlockHash> hashes) const {
   if (stored_.empty() || hashes.empty() || hangs()) return {};
   const auto stored = [this](const kv::BlockHash& hash) { return stored_.contains(hash); };
+  if (!stored(hashes.front())) return {};
   // As mostly.
   const auto end = stored(hashes.back())
                        ? hashes.end()
                        : std::partition_point(hashes.begin(), hashes.end(), stored);
-  if (end == hashes.begin()) return {};
   StorageTimes::Blocks blocks;
   blocks[TiersOf(*std::prev(end)).fastest()] = end - hashes.begin();
   return {end - hashes.begin(), times_.ReadUs(blocks, priced_at_)};
@@ -105,11 +105,12 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   const std::vector<BlockId> blocks = *pool.Allocate(count);
   pool.AddSlots(blocks);
   for (size_t i = 0; i < blocks.size(); ++i) load.blocks.emplace_back(hashes[here + i], blocks[i]);
+  load.parent = kv::ParentOf(hashes, here);
   load.give_up = now + patience;
   const storage::LoadId id(next_load_++);
   for (const auto& [hash, block] : load.blocks) loading_.emplace(hash, id);
   times_.OnLoad(id, ByTier(stored.first(static_cast<size_t>(count))), now);
-  ledger_.Store(storage::LoadBlocks{.load = id, .blocks = load.blocks});
+  ledger_.Store(storage::LoadBlocks{.load = id, .blocks = load.blocks, .used = TakeUsed()});
   return &loads_.emplace(id, std::move(load)).first->second;
 }
 
@@ -122,11 +123,24 @@ StoredBlocks::Load* StoredBlocks::BeginPrompt(const SequenceInput& input,
   // At least the last token is computed, so that there is a row to sample from.
   const int64_t useful = std::min<int64_t>(std::ssize(hashes), (prompt - 1) / layout.block_tokens);
   hashes.resize(static_cast<size_t>(std::max<int64_t>(useful, 0)));
+  NoteUse(hashes);
   return Begin(hashes,
                {.blocks = layout.BlocksFor(prompt),
                 .time_allowed = time_allowed,
                 .engine_wait_us = EngineWaitUs(prompt)},
                now);
+}
+
+void StoredBlocks::NoteUse(absl::Span<const kv::BlockHash> hashes) {
+  for (const storage::StoreTier tier : storage::kStoreTiers) {
+    // What a tier has is mostly a prefix. A use of its last block is one of those before it.
+    const auto end =
+        std::partition_point(hashes.begin(), hashes.end(),
+                             [&](const kv::BlockHash& hash) { return TiersOf(hash).Has(tier); });
+    if (end == hashes.begin() || (!used_.empty() && used_.back() == *std::prev(end))) continue;
+    used_.push_back(*std::prev(end));
+    if (used_.size() > kUsedMax) used_.pop_front();
+  }
 }
 
 bool StoredBlocks::hangs() const {

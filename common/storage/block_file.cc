@@ -23,7 +23,7 @@ namespace tandem::storage {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-constexpr absl::string_view kMagic = "tandem KV blocks 1\n";
+constexpr absl::string_view kMagic = "tandem KV blocks 2\n";
 constexpr int kPiecesMax = 1024;  // of one system call (IOV_MAX)
 
 int64_t RoundUp(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
@@ -98,8 +98,9 @@ struct BlockFile::Entry {
   uint64_t high = 0, low = 0;  // the hash
   uint64_t order = 0;          // of saving, from 1
   uint64_t checksum = 0;       // of the block
-  uint64_t own_checksum = 0;   // of the fields above
-  uint64_t unused[3] = {};
+  uint64_t parent_high = 0, parent_low = 0;
+  uint64_t own_checksum = 0;  // of the fields above
+  uint64_t unused = 0;
 
   uint64_t Own() const { return XXH3_64bits(this, offsetof(Entry, own_checksum)); }
 };
@@ -234,9 +235,10 @@ absl::Status BlockFile::ReadEntries() {
     const auto [it, is_new] = by_hash_.try_emplace(hash);
     if (!is_new) {  // the later one counts
       free_.push_back(it->second.slot);
-      uses_.erase(it->second.use);
+      order_.Remove(hash);
     }
-    it->second = {.slot = slot, .checksum = entry.checksum, .use = uses_.insert(uses_.end(), hash)};
+    it->second = {.slot = slot, .checksum = entry.checksum};
+    order_.Add(hash, {.high = entry.parent_high, .low = entry.parent_low});
     next_order_ = order + 1;
   }
   return absl::OkStatus();
@@ -251,42 +253,50 @@ void BlockFile::Drop(const kv::BlockHash& hash) {
   // If this fails, the checksum of the next block in the slot differs from what the entry says.
   WriteEntry(it->second.slot, Entry()).IgnoreError();
   free_.push_back(it->second.slot);
-  uses_.erase(it->second.use);
+  order_.Remove(hash);
   by_hash_.erase(it);
 }
 
-int64_t BlockFile::TakeSlot(std::vector<kv::BlockHash>& removed) {
+std::optional<int64_t> BlockFile::TakeSlot(const kv::BlockHash& parent,
+                                           std::vector<kv::BlockHash>& removed) {
   if (free_.empty()) {
-    removed.push_back(uses_.front());
-    Drop(removed.back());
+    const std::optional<kv::BlockHash> goes = order_.ToRemoveFor(parent);
+    if (!goes.has_value()) return std::nullopt;
+    removed.push_back(*goes);
+    Drop(*goes);
   }
   const int64_t slot = free_.back();
   free_.pop_back();
   return slot;
 }
 
-absl::Status BlockFile::Save(const kv::BlockHash& hash,
+absl::Status BlockFile::Save(const kv::BlockHash& hash, const kv::BlockHash& parent,
                              absl::Span<const absl::Span<const std::byte>> pieces,
                              std::vector<kv::BlockHash>& removed) {
   if (by_hash_.contains(hash)) return absl::OkStatus();
+  const std::optional<int64_t> slot = TakeSlot(parent, removed);
+  if (!slot.has_value()) return absl::OkStatus();
   Checksum checksum(hash);
   std::vector<iovec> from;
   for (const absl::Span<const std::byte> piece : pieces) {
     checksum.Add(piece);
     from.push_back(Piece(piece.data(), piece.size()));
   }
-  const int64_t slot = TakeSlot(removed);
-  Entry entry{
-      .high = hash.high, .low = hash.low, .order = next_order_++, .checksum = checksum.value()};
+  Entry entry{.high = hash.high,
+              .low = hash.low,
+              .order = next_order_++,
+              .checksum = checksum.value(),
+              .parent_high = parent.high,
+              .parent_low = parent.low};
   entry.own_checksum = entry.Own();
-  absl::Status written = Write({std::move(from)}, SlotAt(slot));
-  if (written.ok()) written = WriteEntry(slot, entry);
+  absl::Status written = Write({std::move(from)}, SlotAt(*slot));
+  if (written.ok()) written = WriteEntry(*slot, entry);
   if (!written.ok()) {
-    free_.push_back(slot);
+    free_.push_back(*slot);
     return absl::Status(written.code(), absl::StrCat(name(), ": ", written.message()));
   }
-  by_hash_[hash] = {
-      .slot = slot, .checksum = entry.checksum, .use = uses_.insert(uses_.end(), hash)};
+  by_hash_[hash] = {.slot = *slot, .checksum = entry.checksum};
+  order_.Add(hash, parent);
   return absl::OkStatus();
 }
 
@@ -309,19 +319,12 @@ absl::Status BlockFile::Load(const kv::BlockHash& hash,
     Drop(hash);
     return read;
   }
-  uses_.splice(uses_.end(), uses_, stored.use);
+  order_.Use(hash);
   return absl::OkStatus();
-}
-
-void BlockFile::Touch(const kv::BlockHash& hash) {
-  if (const auto it = by_hash_.find(hash); it != by_hash_.end())
-    uses_.splice(uses_.end(), uses_, it->second.use);
 }
 
 void BlockFile::Forget(const kv::BlockHash& hash) {
   if (by_hash_.contains(hash)) Drop(hash);
 }
-
-std::vector<kv::BlockHash> BlockFile::Hashes() const { return {uses_.begin(), uses_.end()}; }
 
 }  // namespace tandem::storage

@@ -1,10 +1,11 @@
-// KV blocks in a file of bounded size, found by their hashes. When the file is full, the block that
-// was used least recently makes room. The file outlives its process: the next one finds the blocks
-// again, if it serves the same model with the same numerics. A file without a path is memory
-// of its process, and ends with it.
+// KV blocks in a file of bounded size, found by their hashes. When the file is full, the block
+// unused for longest that no stored block follows makes room. The file outlives its process: the
+// next one finds the blocks again, if it serves the same model with the same numerics. A file
+// without a path is memory of its process, and ends with it.
 //
 //   header     one page: what the blocks are, and how large
-//   entries    one a slot: the block's hash, its order, the checksums of the block and of the entry
+//   entries    one a slot: the block's hash and its parent's, its order, the checksums of the block
+//              and of the entry
 //   slots      one block each, layer after layer
 //
 // A process may die at any moment: an entry is cleared before its slot is overwritten and written
@@ -17,8 +18,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@
 #include "absl/types/span.h"
 #include "common/kv/block_hash.h"
 #include "common/storage/block_store.h"
+#include "common/storage/use_order.h"
 
 namespace tandem::storage {
 
@@ -51,24 +53,25 @@ class BlockFile final : public BlockStore {
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
 
-  absl::Status Save(const kv::BlockHash& hash, absl::Span<const absl::Span<const std::byte>> pieces,
+  absl::Status Save(const kv::BlockHash& hash, const kv::BlockHash& parent,
+                    absl::Span<const absl::Span<const std::byte>> pieces,
                     std::vector<kv::BlockHash>& removed) override;
   absl::Status Load(const kv::BlockHash& hash,
                     absl::Span<const absl::Span<std::byte>> pieces) override;
-  void Touch(const kv::BlockHash& hash) override;
+  void Touch(const kv::BlockHash& hash) override { order_.Use(hash); }
   void Forget(const kv::BlockHash& hash) override;
   bool Contains(const kv::BlockHash& hash) const override { return by_hash_.contains(hash); }
+  kv::BlockHash ParentOf(const kv::BlockHash& hash) const override { return order_.ParentOf(hash); }
   // After Open they are in the order of their saving.
-  std::vector<kv::BlockHash> Hashes() const override;
+  std::vector<kv::BlockHash> Hashes() const override { return order_.Hashes(); }
   int64_t slots() const override { return slots_; }
-  int64_t size() const { return static_cast<int64_t>(by_hash_.size()); }
+  int64_t size() const override { return static_cast<int64_t>(by_hash_.size()); }
 
  private:
   struct Entry;
   struct Stored {
     int64_t slot = 0;
     uint64_t checksum = 0;
-    std::list<kv::BlockHash>::iterator use;
   };
 
   // `descriptor`: -1 without a path.
@@ -90,8 +93,9 @@ class BlockFile final : public BlockStore {
   absl::Status Create();
   absl::Status ReadEntries();
   absl::Status WriteEntry(int64_t slot, const Entry& entry);
-  // A free slot, or that of the least recently used block, which is dropped.
-  int64_t TakeSlot(std::vector<kv::BlockHash>& removed);
+  // A free slot, or that of the block that makes room for one that follows `parent`, which is
+  // dropped. nullopt: none does.
+  std::optional<int64_t> TakeSlot(const kv::BlockHash& parent, std::vector<kv::BlockHash>& removed);
   void Drop(const kv::BlockHash& hash);
   int64_t EntryAt(int64_t slot) const;
   int64_t SlotAt(int64_t slot) const;
@@ -102,10 +106,10 @@ class BlockFile final : public BlockStore {
   const BlockFileOptions options_;
   const int64_t slots_, slot_bytes_;
   uint64_t next_order_ = 1;
-  // Bound: the slots.
+  // Bound: the slots, for all three.
   absl::flat_hash_map<kv::BlockHash, Stored> by_hash_;
-  std::list<kv::BlockHash> uses_;  // least recent first
-  std::vector<int64_t> free_;      // used as a stack
+  UseOrder order_;             // of the same blocks
+  std::vector<int64_t> free_;  // used as a stack
 };
 
 }  // namespace tandem::storage

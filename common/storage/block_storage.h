@@ -30,17 +30,24 @@ struct StorageContents {
   std::vector<kv::BlockHash> on_disk;
 };
 
+// Stored blocks that prompts found in memory since the last command, of each prompt the last one in
+// each tier, in the order of their use. Of what makes room they count as used before the command.
+using UsedBlocks = std::vector<kv::BlockHash>;
+
 // Stores a copy of a sealed block in each of `tiers` that the storage has. The block's bytes do not
 // change before the event.
 struct SaveBlock {
   HashedBlock block;
   TierSet tiers = TierSet::All();
+  kv::BlockHash parent;  // of the block; all zero: it begins a prompt, or that is not known
+  UsedBlocks used;
 };
 // Reads stored blocks into blocks of the arena, which no other thread reads or writes before the
 // event.
 struct LoadBlocks {
   LoadId load;
   std::vector<HashedBlock> blocks;  // a parent before its children
+  UsedBlocks used;
 };
 // Forgets a block whose contents turned out to be wrong. No event.
 struct ForgetBlock {
@@ -67,7 +74,7 @@ struct Copied {
 struct BlockSaved {
   HashedBlock block;
   TierSet tiers;                    // that have the block now
-  PerTier<absl::Status> status;     // why a tier did not store it, or OK
+  PerTier<absl::Status> status;     // how writing it failed in a tier, or OK
   std::vector<BlockPlace> changed;  // made room for it
   PerTier<Copied> written;
 };

@@ -17,9 +17,11 @@ class BlockStore {
   virtual ~BlockStore() = default;
 
   // Stores the block whose bytes are `pieces`, one after another, and appends the hash that made
-  // room, if one did, to `removed`. Without effect if the hash is stored. Errors: the system's
-  // (kResourceExhausted when the disk is full); the block is then not stored.
-  virtual absl::Status Save(const kv::BlockHash& hash,
+  // room, if one did, to `removed` (use_order.h says which). `parent`: the block before it; all
+  // zero: there is none, or it is not known. Without effect if the hash is stored, or if only
+  // blocks that precede it could make room. Errors: the system's (kResourceExhausted when the disk
+  // is full); the block is then not stored.
+  virtual absl::Status Save(const kv::BlockHash& hash, const kv::BlockHash& parent,
                             absl::Span<const absl::Span<const std::byte>> pieces,
                             std::vector<kv::BlockHash>& removed) = 0;
   // Reads the block into `pieces`. Errors: kNotFound; kDataLoss when its checksum differs and the
@@ -32,9 +34,12 @@ class BlockStore {
   virtual void Forget(const kv::BlockHash& hash) = 0;
 
   virtual bool Contains(const kv::BlockHash& hash) const = 0;
+  // As Save was told; all zero if the hash is not stored.
+  virtual kv::BlockHash ParentOf(const kv::BlockHash& hash) const = 0;
   // The stored hashes, least recently used first.
   virtual std::vector<kv::BlockHash> Hashes() const = 0;
   virtual int64_t slots() const = 0;
+  virtual int64_t size() const = 0;  // of them, those that hold a block
 };
 
 }  // namespace tandem::storage

@@ -15,11 +15,11 @@ std::vector<absl::Span<std::byte>> PiecesOf(const kv::BlockArena& arena, BlockId
   return pieces;
 }
 
-absl::Status SaveIn(BlockStore& store, const HashedBlock& block, const kv::BlockArena& arena,
-                    std::vector<kv::BlockHash>& removed) {
+absl::Status SaveIn(BlockStore& store, const HashedBlock& block, const kv::BlockHash& parent,
+                    const kv::BlockArena& arena, std::vector<kv::BlockHash>& removed) {
   const auto pieces = PiecesOf(arena, block.second);
   const std::vector<absl::Span<const std::byte>> from(pieces.begin(), pieces.end());
-  return store.Save(block.first, from, removed);
+  return store.Save(block.first, parent, from, removed);
 }
 
 }  // namespace
@@ -61,17 +61,32 @@ std::vector<BlockPlace> BlockTiers::PlacesOf(const Changed& changed) const {
   return places;
 }
 
+void BlockTiers::Use(const UsedBlocks& used) {
+  for (const kv::BlockHash& hash : used)
+    for (const StoreTier tier : kStoreTiers)
+      if (stores_[tier] != nullptr) stores_[tier]->Touch(hash);
+}
+
+bool BlockTiers::Takes(StoreTier tier, const kv::BlockHash& parent) const {
+  const BlockStore& store = *stores_[tier];
+  if (store.size() < store.slots() || parent == kv::BlockHash() || store.Contains(parent))
+    return true;
+  return tier == StoreTier::kHost && stores_.disk != nullptr && stores_.disk->Contains(parent);
+}
+
 BlockSaved BlockTiers::Save(const SaveBlock& command, const kv::BlockArena& arena) {
   BlockSaved event{.block = command.block};
+  Use(command.used);
   std::vector<kv::BlockHash> removed;
   for (const StoreTier tier : kStoreTiers) {
     BlockStore* store = stores_[tier].get();
     if (store == nullptr || !command.tiers.Has(tier) || store->Contains(command.block.first))
       continue;
+    if (!Takes(tier, command.parent)) continue;
     const absl::Time start = clock_.Now();
-    event.status[tier] = SaveIn(*store, command.block, arena, removed);
-    if (event.status[tier].ok()) event.written[tier].bytes = arena.layout().block_bytes();
-    event.written[tier].time = clock_.Now() - start;
+    event.status[tier] = SaveIn(*store, command.block, command.parent, arena, removed);
+    if (!store->Contains(command.block.first)) continue;
+    event.written[tier] = {arena.layout().block_bytes(), clock_.Now() - start};
   }
   event.tiers = TiersOf(command.block.first);
   event.changed = PlacesOf(Changed(removed.begin(), removed.end()));
@@ -104,6 +119,7 @@ std::optional<StoreTier> BlockTiers::LoadOne(const HashedBlock& block, const kv:
 BlocksLoaded BlockTiers::Load(const LoadBlocks& command, kv::BlockArena& arena,
                               std::vector<BlockId>& arrived) {
   BlocksLoaded event{.load = command.load};
+  Use(command.used);
   Changed changed;
   std::vector<HashedBlock> from_disk;
   for (const HashedBlock& block : command.blocks) {
@@ -130,7 +146,9 @@ void BlockTiers::Raise(const std::vector<HashedBlock>& blocks, const kv::BlockAr
   std::vector<kv::BlockHash> removed;
   for (const HashedBlock& block : blocks) {
     // What host memory refuses the disk has.
-    SaveIn(*stores_.host, block, arena, removed).IgnoreError();
+    const kv::BlockHash parent = stores_.disk->ParentOf(block.first);
+    if (!Takes(StoreTier::kHost, parent)) continue;
+    SaveIn(*stores_.host, block, parent, arena, removed).IgnoreError();
     changed.insert(block.first);
   }
   changed.insert(removed.begin(), removed.end());

@@ -8,7 +8,8 @@
 //
 // A save goes to both tiers at once: the disk must have the block when the process dies. So what
 // leaves host memory to make room is stored still, as long as the disk has it. A tier that fails
-// does not keep the other from its work.
+// does not keep the other from its work. No tier gives up a block before those that it holds of
+// what follows it (use_order.h).
 //
 // Thread safety: none; one thread. Owner: StorageService.
 // Invariants: none of its own: each tier knows what it holds.
@@ -52,6 +53,11 @@ class BlockTiers {
                                    BlocksLoaded& event, Changed& changed);
   // Copies blocks that were read from disk into host memory.
   void Raise(const std::vector<HashedBlock>& blocks, const kv::BlockArena& arena, Changed& changed);
+  // Whether a tier may make room for a block that follows `parent`: not where it could not be read,
+  // because neither the tier nor one below has what precedes it. Free slots it always takes.
+  bool Takes(StoreTier tier, const kv::BlockHash& parent) const;
+  // In memory: each tier counts it.
+  void Use(const UsedBlocks& used);
   TierSet TiersOf(const kv::BlockHash& hash) const;
   std::vector<BlockPlace> PlacesOf(const Changed& changed) const;
 

@@ -1,13 +1,14 @@
 #include "sim/trace/timed_storage.h"
 
 #include <algorithm>
-#include <list>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "common/base/check.h"
+#include "common/storage/use_order.h"
 
 namespace tandem::sim {
 
@@ -17,15 +18,19 @@ class TimedStorage::NameStore final : public storage::BlockStore {
   NameStore(int64_t blocks_max, absl::Duration copy_time, CopyClock& clock)
       : blocks_max_(blocks_max), copy_time_(copy_time), clock_(clock) {}
 
-  absl::Status Save(const kv::BlockHash& hash, absl::Span<const absl::Span<const std::byte>>,
+  absl::Status Save(const kv::BlockHash& hash, const kv::BlockHash& parent,
+                    absl::Span<const absl::Span<const std::byte>>,
                     std::vector<kv::BlockHash>& removed) override {
     if (Contains(hash)) return absl::OkStatus();
-    if (static_cast<int64_t>(blocks_.size()) == blocks_max_) {
-      removed.push_back(uses_.front());
-      Forget(removed.back());
+    if (size() == blocks_max_) {
+      const std::optional<kv::BlockHash> goes = order_.ToRemoveFor(parent);
+      if (!goes.has_value()) return absl::OkStatus();
+      removed.push_back(*goes);
+      Forget(*goes);
     }
     clock_.Take(copy_time_);
-    blocks_.emplace(hash, uses_.insert(uses_.end(), hash));
+    blocks_.insert(hash);
+    order_.Add(hash, parent);
     return absl::OkStatus();
   }
   absl::Status Load(const kv::BlockHash& hash, absl::Span<const absl::Span<std::byte>>) override {
@@ -34,27 +39,23 @@ class TimedStorage::NameStore final : public storage::BlockStore {
     Touch(hash);
     return absl::OkStatus();
   }
-  void Touch(const kv::BlockHash& hash) override {
-    if (const auto it = blocks_.find(hash); it != blocks_.end())
-      uses_.splice(uses_.end(), uses_, it->second);
-  }
+  void Touch(const kv::BlockHash& hash) override { order_.Use(hash); }
   void Forget(const kv::BlockHash& hash) override {
-    const auto it = blocks_.find(hash);
-    if (it == blocks_.end()) return;
-    uses_.erase(it->second);
-    blocks_.erase(it);
+    if (blocks_.erase(hash) > 0) order_.Remove(hash);
   }
   bool Contains(const kv::BlockHash& hash) const override { return blocks_.contains(hash); }
-  std::vector<kv::BlockHash> Hashes() const override { return {uses_.begin(), uses_.end()}; }
+  kv::BlockHash ParentOf(const kv::BlockHash& hash) const override { return order_.ParentOf(hash); }
+  std::vector<kv::BlockHash> Hashes() const override { return order_.Hashes(); }
   int64_t slots() const override { return blocks_max_; }
+  int64_t size() const override { return static_cast<int64_t>(blocks_.size()); }
 
  private:
   const int64_t blocks_max_;
   const absl::Duration copy_time_;  // of one block
   CopyClock& clock_;
   // Bound: blocks_max_, for both.
-  absl::flat_hash_map<kv::BlockHash, std::list<kv::BlockHash>::iterator> blocks_;
-  std::list<kv::BlockHash> uses_;  // least recent first
+  absl::flat_hash_set<kv::BlockHash> blocks_;
+  storage::UseOrder order_;
 };
 
 namespace {

@@ -61,10 +61,12 @@ class BlockFileTest : public ::testing::Test {
   static std::vector<absl::Span<Byte>> Pieces(absl::Span<Byte> bytes) {
     return {bytes.subspan(0, 1700), bytes.subspan(1700, 0), bytes.subspan(1700)};
   }
-  static absl::Status Save(BlockFile& file, uint64_t n, std::vector<kv::BlockHash>* removed = {}) {
+  static absl::Status Save(BlockFile& file, uint64_t n, std::vector<kv::BlockHash>* removed = {},
+                           const kv::BlockHash& parent = {}) {
     const auto bytes = Bytes(Hash(n));
     std::vector<kv::BlockHash> mine;
-    return file.Save(Hash(n), Pieces(absl::MakeConstSpan(bytes)), removed ? *removed : mine);
+    return file.Save(Hash(n), parent, Pieces(absl::MakeConstSpan(bytes)),
+                     removed ? *removed : mine);
   }
   // OK only if the bytes are those that were saved.
   static absl::Status Load(BlockFile& file, uint64_t n) {
@@ -101,6 +103,31 @@ TEST_F(BlockFileTest, KeepsItsBound) {
   EXPECT_THAT(Load(*file, 2), testing::StatusIs(absl::StatusCode::kNotFound, ::testing::_));
   for (const uint64_t n : {1, 3, 4, 5}) EXPECT_OK(Load(*file, n));
   EXPECT_LE(FileBytes(), options_.bytes_max);
+}
+
+TEST_F(BlockFileTest, TheNextProcessKnowsWhatFollowsWhat) {
+  const auto follow = [this](uint64_t first) {  // a prefix of two blocks
+    EXPECT_OK(Save(*Open(), first));
+    EXPECT_OK(Save(*Open(), first + 1, nullptr, Hash(first)));
+  };
+  follow(1);
+  follow(11);
+  const auto file = Open();
+  ASSERT_EQ(file->slots(), 4);
+  EXPECT_EQ(file->ParentOf(Hash(2)), Hash(1));
+  std::vector<kv::BlockHash> removed;
+  for (uint64_t n = 21; n <= 24; ++n) EXPECT_OK(Save(*file, n, &removed));
+  EXPECT_THAT(removed, ElementsAre(Hash(2), Hash(1), Hash(12), Hash(11)));
+}
+
+TEST_F(BlockFileTest, APrefixAsLongAsTheFileKeepsItsBeginning) {
+  auto file = Open();
+  std::vector<kv::BlockHash> removed;
+  for (uint64_t n = 1; n <= 5; ++n)
+    EXPECT_OK(Save(*file, n, &removed, n == 1 ? kv::BlockHash() : Hash(n - 1)));
+  EXPECT_THAT(removed, IsEmpty());
+  EXPECT_TRUE(file->Contains(Hash(4)));
+  EXPECT_FALSE(file->Contains(Hash(5)));
 }
 
 TEST_F(BlockFileTest, SavingTwiceIsSavingOnce) {
