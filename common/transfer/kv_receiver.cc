@@ -247,6 +247,7 @@ void KvReceiver::OnPayload(uint64_t receive_id, const absl::Status& status,
   Lease& lease = *found->second;
   --lease.receives_in_flight;
   const bool landed = status.ok() || absl::IsDataLoss(status);
+  if (landed) context_.NoteProgress(receive.from);
   if (landed && !lease.draining && receive.epoch == lease.epoch) {
     OnLanded(lease, receive, status, interval);
   } else {
@@ -455,7 +456,7 @@ void KvReceiver::Tick(std::vector<PeerId>& stuck_peers) {
     NackMissing(*lease);
   }
   for (auto& [id, receive] : receives_) {
-    if (receive.must_end_by > context_.now) continue;
+    if (!context_.Hangs(receive.from, receive.must_end_by)) continue;
     stuck_peers.push_back(receive.from);
     receive.must_end_by = absl::InfiniteFuture();
   }

@@ -287,6 +287,7 @@ void KvSender::OnSent(ExportId id, int64_t bytes, const absl::Status& status) {
   peers_[exported->peer].bytes_in_flight -= bytes;
   --exported->sends_in_flight;
   if (status.ok()) {
+    context_.NoteProgress(exported->peer);
     exported->bytes_sent += bytes;
     context_.counters.bytes_sent += bytes;
   } else {
@@ -448,7 +449,7 @@ void KvSender::Tick(std::vector<PeerId>& stuck_peers) {
   std::vector<Export*> late;
   for (auto& [id, exported] : exports_) {
     if (exported->outcome.has_value()) {
-      if (exported->must_end_by > context_.now) continue;
+      if (!context_.Hangs(exported->peer, exported->must_end_by)) continue;
       stuck_peers.push_back(exported->peer);
       exported->must_end_by = absl::InfiniteFuture();
     } else if (exported->open.deadline <= context_.now) {

@@ -56,6 +56,17 @@ void KvTransferContext::SendData(PeerId peer, v1::KvFrame frame, GatherList payl
                  });
 }
 
+void KvTransferContext::ForgetOldProgress() {
+  absl::erase_if(progress_,
+                 [this](const auto& entry) { return entry.second + options.drain_after <= now; });
+}
+
+bool KvTransferContext::Hangs(PeerId peer, absl::Time must_end_by) const {
+  if (must_end_by > now) return false;
+  return !progress_.contains(peer) ||
+         now >= must_end_by + (options.drain_max - options.drain_after);
+}
+
 void KvTransferContext::Reject(PeerId from, const v1::KvFrame& frame, const absl::Status& why) {
   ++counters.frames_rejected;
   if (now < next_reject_log_) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -56,12 +57,21 @@ class KvTransferContext {
   // Signs and sends a frame with payload, counting it.
   void SendData(PeerId peer, v1::KvFrame frame, GatherList payload,
                 absl::AnyInvocable<void(const absl::Status&)> done);
+  // A payload to or from the peer has ended well.
+  void NoteProgress(PeerId peer) { progress_[peer] = now; }
+  // Forgets progress from longer than drain_after ago. Call it before Hangs.
+  void ForgetOldProgress();
+  // Whether the peer of a payload hangs that should have ended by `must_end_by`, which was
+  // drain_after ahead when it was set.
+  bool Hangs(PeerId peer, absl::Time must_end_by) const;
   // Counts a frame that failed a check, and logs it (at most one line a second).
   void Reject(PeerId from, const v1::KvFrame& frame, const absl::Status& why);
   // As Reject, without a warning: a correct peer may send the frame too early or too late.
   void RejectUntimely(PeerId from, const v1::KvFrame& frame, const absl::Status& why);
 
  private:
+  // Bound: the peers of a payload that ended within drain_after.
+  absl::flat_hash_map<PeerId, absl::Time> progress_;
   int64_t control_sends_in_flight_ = 0;
   absl::Time next_reject_log_ = absl::InfinitePast();
   int64_t rejects_unlogged_ = 0;

@@ -83,6 +83,7 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
  private:
   void CheckDeadlines() {
     next_scan_ = context_.now + kScanEvery;
+    context_.ForgetOldProgress();
     std::vector<PeerId> stuck;
     receiver_.Tick(stuck);
     sender_.Tick(stuck);

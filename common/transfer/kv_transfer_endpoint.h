@@ -34,9 +34,12 @@ struct KvTransferOptions {
   int checksum_retries_max = 1;  // NACKs of one range before the epoch fails
   // FIN has arrived and data is missing for this long: ask for it again.
   absl::Duration nack_after = absl::Milliseconds(200);
-  // When a receive or send of an ended lease or export is still in flight after this time, the peer
-  // hangs: the endpoint drops the connection.
+  // When a receive or send of an ended lease or export is still in flight after this time, and no
+  // payload to or from the peer has ended for as long, the peer hangs: the endpoint drops the
+  // connection. A slow link is not one that hangs.
   absl::Duration drain_after = absl::Seconds(1);
+  // The same when it is still in flight after this time, whatever else moves.
+  absl::Duration drain_max = absl::Seconds(30);
   int nack_rounds_max = 64;  // NACKs one export answers before it fails
   int64_t leases_max = 4096;
   int64_t exports_max = 4096;

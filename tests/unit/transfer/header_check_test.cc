@@ -1,141 +1,11 @@
 // Goal: every check of a frame's header, one test each that fails when that check is removed. A
 // frame that is right but for one field must not land, must be counted, and must not disturb the
 // lease.
-#include <gtest/gtest.h>
-
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "common/transfer/busy_time.h"
-#include "common/transfer/frame_auth.h"
-#include "common/transfer/kv_transfer_endpoint.h"
+#include "tests/unit/transfer/header_check_fixture.h"
 
 namespace tandem::transfer {
 namespace {
-
-constexpr int64_t kCellBytes = 32;
-constexpr int kLayers = 2;
-const Incarnation kReceiver(7), kSender(8);
-const LeaseId kLease(3);
-const PeerId kPeer(1), kOtherPeer(2);
-
-// Records what is sent; completes sends at once, inside the next Deliver.
-class RecordingTransport final : public KvTransport {
- public:
-  void SetListener(Listener*) override {}
-  const std::string& address() const override { return address_; }
-  absl::StatusOr<PeerId> Connect(const PeerAddress&) override { return kPeer; }
-  void Disconnect(PeerId peer) override { disconnected.push_back(peer); }
-  void Send(PeerId, const v1::KvFrame& frame, GatherList,
-            absl::AnyInvocable<void(const absl::Status&)> done) override {
-    sent.push_back(frame);
-    dones.push_back(std::move(done));
-  }
-  std::string TransportName(PeerId) const override { return "test"; }
-  bool Progress() override { return false; }
-  void Wait(absl::Duration) override {}
-  void Wake() override {}
-
-  void CompleteSends() {
-    while (!dones.empty()) {
-      auto done = std::move(dones.front());
-      dones.erase(dones.begin());
-      done(absl::OkStatus());
-    }
-  }
-  std::vector<v1::KvFrame> sent;
-  std::vector<absl::AnyInvocable<void(const absl::Status&)>> dones;
-  std::vector<PeerId> disconnected;
-
- private:
-  std::string address_ = "test";
-};
-
-class HeaderCheckTest : public ::testing::Test {
- protected:
-  HeaderCheckTest() : auth_("secret") {
-    arena_ = *kv::BlockArena::Create(
-        {.num_layers = kLayers, .block_tokens = 16, .layer_block_bytes = kCellBytes}, 8);
-    KvTransferOptions options;
-    options.incarnation = kReceiver;
-    options.fleet_secret = "secret";
-    options.frame_bytes_min = 1;
-    endpoint_ = KvTransferEndpoint::Create(options, *arena_, transport_);
-    // Ordinals 4, 5 and 6 of the sequence go to blocks 5, 2 and 3.
-    endpoint_->Handle(OpenLease{kLease, Epoch(2), 4, {BlockId(5), BlockId(2), BlockId(3)}, Later()},
-                      now_);
-  }
-  absl::Time Later() const { return now_ + absl::Seconds(10); }
-
-  // A DATA frame for all layers of ordinals 4 and 5, right in every field.
-  v1::KvFrame Data() const {
-    v1::KvFrame frame;
-    frame.set_sender_incarnation(kSender.value());
-    frame.set_receiver_incarnation(kReceiver.value());
-    frame.set_lease_id(kLease.value());
-    frame.set_epoch(2);
-    frame.mutable_data()->set_first_ordinal(4);
-    frame.mutable_data()->set_ordinal_count(2);
-    frame.mutable_data()->set_layer_count(kLayers);
-    frame.mutable_data()->set_payload_bytes(2 * kLayers * kCellBytes);
-    frame.mutable_data()->set_payload_checksum(ChecksumOf(std::byte{1}, 2 * kLayers * kCellBytes));
-    return frame;
-  }
-  static uint64_t ChecksumOf(std::byte value, size_t bytes) {
-    const std::vector<std::byte> payload(bytes, value);
-    const absl::Span<const std::byte> span(payload);
-    return PayloadChecksum({span});
-  }
-  std::optional<ScatterList> Offer(v1::KvFrame frame, PeerId from = kPeer, int64_t bytes = -1) {
-    auth_.Sign(frame);
-    return endpoint_->OnFrame(from, frame,
-                              bytes < 0 ? static_cast<size_t>(frame.data().payload_bytes()) : bytes,
-                              next_receive_++);
-  }
-  void Land(const ScatterList& place, std::byte value, absl::Time began = absl::UnixEpoch(),
-            absl::Time landed = absl::UnixEpoch()) {
-    for (const absl::Span<std::byte> piece : place) {
-      std::memset(piece.data(), static_cast<int>(value), piece.size());
-    }
-    endpoint_->OnPayload(next_receive_ - 1, absl::OkStatus(), {.began = began, .landed = landed});
-  }
-  void ExpectRejected(const std::function<void(v1::KvFrame&)>& change) {
-    ExpectDropped(change, /*rejected=*/1, /*untimely=*/0);
-  }
-  // As races of honest peers do.
-  void ExpectUntimely(const std::function<void(v1::KvFrame&)>& change) {
-    ExpectDropped(change, /*rejected=*/0, /*untimely=*/1);
-  }
-  void ExpectDropped(const std::function<void(v1::KvFrame&)>& change, int64_t rejected,
-                     int64_t untimely) {
-    v1::KvFrame frame = Data();
-    change(frame);
-    EXPECT_FALSE(Offer(frame).has_value());
-    EXPECT_EQ(endpoint_->counters().frames_rejected, rejected);
-    EXPECT_EQ(endpoint_->counters().frames_untimely, untimely);
-    EXPECT_EQ(endpoint_->counters().receives_in_flight, 0);
-    // The frame as it should be is still welcome.
-    EXPECT_TRUE(Offer(Data()).has_value());
-  }
-  std::vector<v1::KvFrame> SentOf(v1::KvFrame::KindCase kind) const {
-    std::vector<v1::KvFrame> found;
-    for (const v1::KvFrame& frame : transport_.sent) {
-      if (frame.kind_case() == kind) found.push_back(frame);
-    }
-    return found;
-  }
-
-  const FrameAuth auth_;
-  absl::Time now_ = absl::UnixEpoch();
-  std::unique_ptr<kv::BlockArena> arena_;
-  RecordingTransport transport_;
-  std::unique_ptr<KvTransferEndpoint> endpoint_;
-  uint64_t next_receive_ = 1;
-};
 
 TEST_F(HeaderCheckTest, RightFrameLandsLayerByLayerInTheLeasesBlocks) {
   const std::optional<ScatterList> place = Offer(Data());
@@ -297,6 +167,50 @@ TEST_F(HeaderCheckTest, HungReceiveIsEndedByDroppingThePeer) {
   endpoint_->Tick(now_ + absl::Milliseconds(1100));
   EXPECT_EQ(transport_.disconnected, std::vector<PeerId>{kPeer});
 }
+TEST_F(HeaderCheckTest, AReceiveThatWaitsBehindOthersIsNotHung) {
+  const LeaseId other(4);
+  endpoint_->Handle(OpenLease{other, Epoch(2), 4, {BlockId(0), BlockId(1), BlockId(4)}, Later()},
+                    now_);
+  v1::KvFrame waits = Data();
+  waits.set_lease_id(other.value());
+  ASSERT_TRUE(Offer(waits).has_value());
+  endpoint_->Handle(CloseLease{other, "test"}, now_);
+  // One payload after another lands, less than drain_after apart.
+  const auto land_one = [&] {
+    const auto place = Offer(Data());
+    if (place.has_value()) Land(*place, std::byte{9});  // damaged; it moved all the same
+  };
+  for (int i = 0; i < 2; ++i) {
+    now_ += absl::Milliseconds(900);
+    endpoint_->Tick(now_);
+    land_one();
+  }
+  EXPECT_TRUE(transport_.disconnected.empty()) << "after 1.8 s";
+  now_ += absl::Milliseconds(990);
+  endpoint_->Tick(now_);
+  EXPECT_TRUE(transport_.disconnected.empty());
+  now_ += absl::Milliseconds(10);
+  endpoint_->Tick(now_);
+  EXPECT_EQ(transport_.disconnected, std::vector<PeerId>{kPeer}) << "nothing moves any more";
+}
+TEST_F(HeaderCheckTest, AReceiveThatNeverEndsIsHungWhateverElseMoves) {
+  ASSERT_TRUE(Offer(Data()).has_value());
+  endpoint_->Handle(CloseLease{kLease, "test"}, now_);
+  const absl::Time closed = now_;
+  for (uint64_t lease = 10; transport_.disconnected.empty(); ++lease) {
+    ASSERT_LT(now_ - closed, absl::Minutes(1));
+    endpoint_->Handle(OpenLease{LeaseId(lease), Epoch(2), 4, {BlockId(0), BlockId(1)}, Later()},
+                      now_);
+    v1::KvFrame moves = Data();
+    moves.set_lease_id(lease);
+    const auto place = Offer(moves);
+    ASSERT_TRUE(place.has_value());
+    Land(*place, std::byte{1});
+    now_ += absl::Milliseconds(500);
+    endpoint_->Tick(now_);
+  }
+  EXPECT_EQ(now_ - closed, absl::Seconds(30));
+}
 TEST_F(HeaderCheckTest, DamagedPayloadIsAskedForOnceThenFails) {
   for (int attempt = 1; attempt <= 2; ++attempt) {
     const auto place = Offer(Data());
@@ -391,86 +305,6 @@ TEST(BusyTimeTest, CountsOverlapsOnce) {
   EXPECT_EQ(busy.TotalAfter(at(10)), absl::Seconds(3));
   EXPECT_EQ(busy.TotalAfter(at(15)), absl::Seconds(1));
   EXPECT_EQ(busy.TotalAfter(at(21)), absl::ZeroDuration());
-}
-
-// The sending side: the export of lease 9 at peer 8, of two blocks; only layer 0 is pushed.
-class SenderCheckTest : public HeaderCheckTest {
- protected:
-  SenderCheckTest() {
-    endpoint_->Handle(OpenExport{ExportId(1),
-                                 PeerAddress{NodeId("d"), kSender, "x", "h"},
-                                 LeaseId(9),
-                                 Epoch(1),
-                                 0,
-                                 {BlockId(0), BlockId(1)},
-                                 Later()},
-                      now_);
-    endpoint_->Handle(PushRange{ExportId(1), 0, 2, 0, 1}, now_);
-    transport_.CompleteSends();
-  }
-  v1::KvFrame Answer() const {
-    v1::KvFrame frame;
-    frame.set_sender_incarnation(kSender.value());
-    frame.set_receiver_incarnation(kReceiver.value());
-    frame.set_lease_id(9);
-    frame.set_epoch(1);
-    return frame;
-  }
-  v1::KvFrame Nack(int layer) const {
-    v1::KvFrame frame = Answer();
-    v1::KvRange& range = *frame.mutable_nack()->add_missing();
-    range.set_ordinal_count(2);
-    range.set_first_layer(layer);
-    range.set_layer_count(1);
-    return frame;
-  }
-};
-
-TEST_F(SenderCheckTest, NackOfWhatWasPushedIsResent) {
-  Offer(Nack(0), kPeer, 0);
-  EXPECT_EQ(SentOf(v1::KvFrame::kData).size(), 2u);
-}
-TEST_F(SenderCheckTest, NackOfWhatWasNotPushedSendsNothing) {
-  Offer(Nack(1), kPeer, 0);
-  EXPECT_EQ(SentOf(v1::KvFrame::kData).size(), 1u);
-  EXPECT_EQ(endpoint_->counters().frames_rejected, 1);
-}
-TEST_F(SenderCheckTest, NackThatAsksForMoreThanThereIs) {
-  v1::KvFrame frame = Nack(0);
-  for (int i = 0; i < 3; ++i) *frame.mutable_nack()->add_missing() = frame.nack().missing(0);
-  Offer(frame, kPeer, 0);
-  EXPECT_EQ(SentOf(v1::KvFrame::kData).size(), 1u);
-}
-TEST_F(SenderCheckTest, AnswersOfAnotherPeerOrIncarnationMeanNothing) {
-  Offer(Nack(0), kOtherPeer, 0);
-  v1::KvFrame stranger = Nack(0);
-  stranger.set_sender_incarnation(77);
-  Offer(stranger, kPeer, 0);
-  EXPECT_EQ(SentOf(v1::KvFrame::kData).size(), 1u);
-}
-TEST_F(SenderCheckTest, AckBeforeFinMeansNothing) {
-  v1::KvFrame ack = Answer();
-  ack.mutable_ack();
-  Offer(ack, kPeer, 0);
-  EXPECT_TRUE(endpoint_->TakeEvents().empty());
-  endpoint_->Handle(PushRange{ExportId(1), 0, 2, 1, 1}, now_);
-  endpoint_->Handle(FinishExport{ExportId(1), {}}, now_);
-  endpoint_->Tick(now_ + absl::Milliseconds(7));
-  transport_.CompleteSends();
-  ASSERT_EQ(SentOf(v1::KvFrame::kFin).size(), 1u);
-  EXPECT_EQ(SentOf(v1::KvFrame::kFin)[0].fin().data_frames(), 2u);
-  EXPECT_EQ(SentOf(v1::KvFrame::kFin)[0].fin().computed_us_ago(), 7000u);
-  Offer(ack, kPeer, 0);
-  const auto events = endpoint_->TakeEvents();
-  ASSERT_EQ(events.size(), 1u);
-  EXPECT_TRUE(std::holds_alternative<ExportDone>(events[0]));
-}
-TEST_F(SenderCheckTest, CancelWaitsForSendsInFlight) {
-  endpoint_->Handle(PushRange{ExportId(1), 0, 2, 1, 1}, now_);
-  endpoint_->Handle(CancelExport{ExportId(1), "test"}, now_);
-  EXPECT_TRUE(endpoint_->TakeEvents().empty()) << "ended with a send in flight";
-  transport_.CompleteSends();
-  EXPECT_EQ(endpoint_->TakeEvents().size(), 1u);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class RecordingTransport final : public KvTransport {
   absl::StatusOr<PeerId> Connect(const PeerAddress& peer) override {
     return PeerId(std::stoull(peer.transport_address));
   }
-  void Disconnect(PeerId) override {}
+  void Disconnect(PeerId) override { ++disconnected; }
   void Send(PeerId peer, const v1::KvFrame& frame, GatherList,
             absl::AnyInvocable<void(const absl::Status&)> done) override {
     if (!frame.has_data()) return done(absl::OkStatus());
@@ -51,6 +51,7 @@ class RecordingTransport final : public KvTransport {
     done(status);
   }
 
+  int disconnected = 0;
   int64_t bytes_ahead_max = 1 << 20;
   std::vector<uint64_t> order;     // leases of data frames
   std::vector<bool> more_follows;  // what they said
@@ -114,6 +115,33 @@ TEST_F(SenderTurnsTest, ExportsToOnePeerTakeTurns) {
   for (const uint64_t number : {1, 2, 3}) Acknowledge(number, 1);
   EXPECT_EQ(endpoint_->TakeEvents().size(), 3u);
   EXPECT_EQ(endpoint_->counters().exports_open, 0);
+}
+
+TEST_F(SenderTurnsTest, OneCancelledExportOnASlowLinkDropsNothing) {
+  Export(1, 1);
+  Export(2, 1);
+  endpoint_->Handle(CancelExport{ExportId(1), "test"}, now_);
+  // A payload ends every 0.9 s; the last of the cancelled export is the second.
+  while (!transport_.dones.empty()) {
+    now_ += absl::Milliseconds(900);
+    endpoint_->Tick(now_);
+    transport_.CompleteOne();
+  }
+  EXPECT_EQ(transport_.disconnected, 0);
+  Acknowledge(2, 1);
+  const auto events = endpoint_->TakeEvents();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<ExportFailed>(events[0]));
+  EXPECT_TRUE(std::holds_alternative<ExportDone>(events[1]));
+}
+
+TEST_F(SenderTurnsTest, APeerThatTakesNothingIsDropped) {
+  Export(1, 1);
+  endpoint_->Handle(CancelExport{ExportId(1), "test"}, now_);
+  endpoint_->Tick(now_ + absl::Milliseconds(900));
+  EXPECT_EQ(transport_.disconnected, 0);
+  endpoint_->Tick(now_ + absl::Milliseconds(1100));
+  EXPECT_EQ(transport_.disconnected, 1);
 }
 
 // Blocks that are pushed part by part leave pauses. The last stretch without one tells the link's
