@@ -195,7 +195,7 @@ absl::Status KvReceiver::CheckData(const Lease& lease, const v1::KvData& data,
 std::optional<ScatterList> KvReceiver::OnData(PeerId from, const v1::KvFrame& frame,
                                               size_t payload_bytes, uint64_t receive_id) {
   if (WasInstalled(frame)) {
-    context_.Reject(from, frame, absl::AlreadyExistsError("the lease is installed"));
+    context_.RejectUntimely(from, frame, absl::AlreadyExistsError("the lease is installed"));
     return std::nullopt;
   }
   Lease* lease = Admit(from, frame);
@@ -206,7 +206,11 @@ std::optional<ScatterList> KvReceiver::OnData(PeerId from, const v1::KvFrame& fr
   const absl::Status check = CheckData(*lease, data, range, payload_bytes);
   if (check.ok() || check.code() == absl::StatusCode::kAlreadyExists) ++lease->data_frames_seen;
   if (!check.ok()) {
-    context_.Reject(from, frame, check);
+    // A failover sends ranges again, as the epoch before may have filled them meanwhile.
+    if (absl::IsAlreadyExists(check))
+      context_.RejectUntimely(from, frame, check);
+    else
+      context_.Reject(from, frame, check);
     return std::nullopt;
   }
   absl::StatusOr<PayloadStore::Place> place =
@@ -378,10 +382,16 @@ void KvReceiver::OnAbort(PeerId from, const v1::KvFrame& frame) {
   const auto it = leases_.find(LeaseId(frame.lease_id()));
   if (it == leases_.end()) return;  // it has ended; an ABORT is never answered
   Lease& lease = *it->second;
-  if (lease.epoch.value() != frame.epoch() || (lease.sender.has_value() && *lease.sender != from)) {
+  if (lease.epoch.value() != frame.epoch()) {
+    context_.RejectUntimely(
+        from, frame,
+        absl::FailedPreconditionError(absl::StrCat("an ABORT came from epoch ", frame.epoch(),
+                                                   ", the lease has epoch ", lease.epoch.value())));
+    return;
+  }
+  if (lease.sender.has_value() && *lease.sender != from) {
     context_.Reject(from, frame,
-                    absl::FailedPreconditionError(
-                        "an ABORT came from another epoch or sender than the lease's"));
+                    absl::FailedPreconditionError("an ABORT came from another sender"));
     return;
   }
   Fail(lease, absl::AbortedError(absl::StrCat("lease ", lease.id.value(),
