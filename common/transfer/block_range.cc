@@ -151,6 +151,26 @@ int32_t CellMap::FilledPrefix() const {
   return ordinal_count_;
 }
 
+std::vector<BlockRange> CellMap::FindIn(const BlockRange& range, CellState state) const {
+  std::vector<BlockRange> found;
+  const int32_t end = range.first_ordinal + range.ordinal_count;
+  const auto is_wanted = [&](int32_t layer, int32_t ordinal) {
+    return cells_[Index(layer, ordinal)] == state;
+  };
+  for (int32_t layer = range.first_layer; layer < range.first_layer + range.layer_count; ++layer) {
+    for (int32_t i = range.first_ordinal; i < end;) {
+      const int32_t begin = i;
+      while (i < end && is_wanted(layer, i)) ++i;
+      const BlockRange run{begin, i - begin, layer, 1};
+      if (i == begin)
+        ++i;
+      else if (found.empty() || !MergeRange(found.back(), run))
+        found.push_back(run);
+    }
+  }
+  return found;
+}
+
 std::vector<BlockRange> CellMap::Find(CellState state, size_t ranges_max) const {
   std::vector<BlockRange> found;
   // Runs of the layer above, by (first ordinal, count): a run that repeats grows its rectangle.

@@ -57,6 +57,8 @@ class CellMap {
   int32_t FilledPrefix() const;
   // The cells in `state` as rectangles, at most `ranges_max` of them, lower layers first.
   std::vector<BlockRange> Find(CellState state, size_t ranges_max) const;
+  // Those of `range`, likewise. REQUIRES: Contains(range).
+  std::vector<BlockRange> FindIn(const BlockRange& range, CellState state) const;
 
  private:
   size_t Index(int32_t layer, int32_t ordinal) const {

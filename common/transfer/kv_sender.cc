@@ -130,10 +130,15 @@ void KvSender::QueueReady(Export& exported, bool all) {
       continue;
     }
     for (const BlockRange& part : SplitRange(range, FrameCellsMax())) {
-      exported.queue.push_back({.range = part});
+      Enqueue(exported, {.range = part});
     }
   }
   exported.pending = std::move(waiting);
+}
+
+void KvSender::Enqueue(Export& exported, const Export::QueuedFrame& frame) {
+  exported.queue.push_back(frame);
+  exported.queued.Set(frame.range, CellState::kFilled);
 }
 
 void KvSender::Handle(const FinishExport& command) {
@@ -217,6 +222,7 @@ bool KvSender::SendNext(Export& exported) {
     return false;
   }
   exported.queue.pop_front();
+  exported.queued.Set(queued.range, CellState::kEmpty);
   SendFrame(exported, queued, **std::move(payload));
   return true;
 }
@@ -353,6 +359,11 @@ void KvSender::OnNack(PeerId from, const v1::KvFrame& frame) {
                                            " cells, expected at most the export's ", total_cells)));
     return;
   }
+  // What waits for its turn will be sent anyway.
+  std::erase_if(ranges, [&](const BlockRange& range) {
+    return exported->queued.AllAre(range, CellState::kFilled);
+  });
+  if (ranges.empty()) return;
   if (++exported->nack_rounds > context_.options.nack_rounds_max) {
     End(*exported,
         absl::DataLossError(absl::StrCat("export ", exported->open.export_id.value(),
@@ -363,9 +374,9 @@ void KvSender::OnNack(PeerId from, const v1::KvFrame& frame) {
     return;
   }
   for (const BlockRange& range : ranges) {
-    for (const BlockRange& part : SplitRange(range, FrameCellsMax())) {
-      exported->queue.push_back({.range = part, .repeat = true});
-    }
+    for (const BlockRange& lacking : exported->queued.FindIn(range, CellState::kEmpty))
+      for (const BlockRange& part : SplitRange(lacking, FrameCellsMax()))
+        Enqueue(*exported, {.range = part, .repeat = true});
   }
   Pump(*exported);
 }

@@ -53,7 +53,9 @@ class KvSender {
         : open(command),
           peer(peer_id),
           cells(command.first_ordinal, static_cast<int32_t>(command.blocks.size()),
-                layout.num_layers) {
+                layout.num_layers),
+          queued(command.first_ordinal, static_cast<int32_t>(command.blocks.size()),
+                 layout.num_layers) {
       cells.LeaveOut(layout.windowed_layers, command.window_first_ordinal);
     }
 
@@ -65,8 +67,9 @@ class KvSender {
       BlockRange range;
       bool repeat = false;
     };
-    // Bound: the cells of the export.
+    // Bound: the cells of the export, because a cell that waits is not queued again.
     std::deque<QueuedFrame> queue;
+    CellMap queued;         // kFilled: in `queue`
     bool has_turn = false;  // is in its peer's `turns`
     int64_t sends_in_flight = 0;
     int64_t bytes_sent = 0;
@@ -104,6 +107,7 @@ class KvSender {
   void NoteStretch(Export& exported) const;
   // Adds a range to the pending ones, merged with those that it extends.
   static void AddPending(Export& exported, BlockRange range);
+  static void Enqueue(Export& exported, const Export::QueuedFrame& frame);
   // Moves pending ranges to the queue: those that are large enough, or all.
   void QueueReady(Export& exported, bool all);
   // Sends from the export's queue, in turn with others to the same peer, while the bytes in flight

@@ -54,6 +54,13 @@ TEST_F(SenderCheckTest, NackThatAsksForMoreThanThereIs) {
   Offer(frame, kPeer, 0);
   EXPECT_EQ(SentOf(v1::KvFrame::kData).size(), 1u);
 }
+TEST_F(SenderCheckTest, TooManyRoundsOfRepeatsEndTheExport) {
+  for (int i = 0; i < 64; ++i) Offer(Nack(0), kPeer, 0);
+  EXPECT_EQ(SentOf(v1::KvFrame::kData).size(), 65u);
+  EXPECT_TRUE(SentOf(v1::KvFrame::kAbort).empty());
+  Offer(Nack(0), kPeer, 0);
+  EXPECT_EQ(SentOf(v1::KvFrame::kAbort).size(), 1u);
+}
 TEST_F(SenderCheckTest, AnswersOfAnotherPeerOrIncarnationMeanNothing) {
   Offer(Nack(0), kOtherPeer, 0);
   v1::KvFrame stranger = Nack(0);

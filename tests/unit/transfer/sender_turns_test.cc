@@ -95,6 +95,19 @@ class SenderTurnsTest : public ::testing::Test {
     FrameAuth("").Sign(ack);
     endpoint_->OnFrame(PeerId(static_cast<uint64_t>(peer)), ack, 0, 0);
   }
+  void Nack(uint64_t number, int peer, uint32_t first_ordinal, uint32_t ordinal_count) {
+    v1::KvFrame nack;
+    nack.set_sender_incarnation(kReceiver.value());
+    nack.set_receiver_incarnation(kSender.value());
+    nack.set_lease_id(number);
+    nack.set_epoch(1);
+    v1::KvRange& range = *nack.mutable_nack()->add_missing();
+    range.set_first_ordinal(first_ordinal);
+    range.set_ordinal_count(ordinal_count);
+    range.set_layer_count(1);
+    FrameAuth("").Sign(nack);
+    endpoint_->OnFrame(PeerId(static_cast<uint64_t>(peer)), nack, 0, 0);
+  }
   void CompleteAll() {
     while (!transport_.dones.empty()) transport_.CompleteOne();
   }
@@ -115,6 +128,21 @@ TEST_F(SenderTurnsTest, ExportsToOnePeerTakeTurns) {
   for (const uint64_t number : {1, 2, 3}) Acknowledge(number, 1);
   EXPECT_EQ(endpoint_->TakeEvents().size(), 3u);
   EXPECT_EQ(endpoint_->counters().exports_open, 0);
+}
+
+// A receiver that asks again and again for what waits for room: nothing is queued twice, and it is
+// no reason to end the export.
+TEST_F(SenderTurnsTest, WhatWaitsForItsTurnIsNotQueuedAgain) {
+  Export(1, 1);
+  ASSERT_THAT(transport_.order, ElementsAre(1, 1)) << "two of four blocks wait";
+  for (int i = 0; i < 65; ++i) Nack(1, 1, /*first_ordinal=*/2, /*ordinal_count=*/2);
+  Nack(1, 1, /*first_ordinal=*/1, /*ordinal_count=*/3);  // the second block was sent
+  CompleteAll();
+  EXPECT_EQ(transport_.order.size(), kBlocks + 1);
+  Acknowledge(1, 1);
+  const auto events = endpoint_->TakeEvents();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<ExportDone>(events[0]));
 }
 
 TEST_F(SenderTurnsTest, OneCancelledExportOnASlowLinkDropsNothing) {
