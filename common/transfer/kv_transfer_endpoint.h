@@ -2,9 +2,11 @@
 // sends from (KvSender), as one state machine over a KvTransport. It has no thread, clock or
 // socket: the transfer thread (TransferService) or the simulator drives it.
 //
-// Invariants: bytes land only in blocks of an open lease, from its current epoch, in ranges not yet
-// filled; LeaseDrained comes only when no receive of the lease is in flight; ExportDone and
-// ExportFailed come only when no send of the export is in flight.
+// Invariants: bytes land only in blocks of an open lease, in ranges not yet filled, from the epoch
+// that was current when their header came. Those that an older epoch has in flight count as empty
+// again when they end, and nothing else lands there before. LeaseDrained comes only when no receive
+// of the lease is in flight; ExportDone and ExportFailed come only when no send of the export is in
+// flight.
 // Thread safety: none; one thread at a time. Owner: TransferService, or the simulator.
 #pragma once
 
