@@ -223,8 +223,12 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time now) {
 void DecodeCore::Handle(const transfer::LeaseFailed& event, absl::Time now) {
   if (resources_.Handle(event)) return EndFetching(event.lease, nullptr, now);
   const auto found = by_lease_.find(event.lease);
-  if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
+  if (found == by_lease_.end()) return;
   if (found->second->second.phase == Phase::kClosing) return;
+  // The lease was never opened: no sender is to blame, and another one could not fill it.
+  if (absl::IsResourceExhausted(event.status))
+    return FailAndEnd(found->second, event.status, "the lease was refused");
+  if (event.epoch != found->second->second.epoch) return;
   v1::NodeEvent failed = node::FailedEvent(found->second->second.wire, event.status,
                                            /*sender_side=*/true);
   failed.mutable_leg_failed()->set_epoch(event.epoch.value());
