@@ -183,7 +183,8 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
       {.group = "Scheduling", .choices = {"continuous", "static"}});
   schema.Add(
       "progress-deadline", &config.progress_deadline,
-      "A node with work that finishes no engine step for this long reports itself as not live.",
+      "A node with work that finishes no engine step for this long reports itself as not live. A "
+      "step that fails does not count.",
       {.group = "Lifecycle"});
   RegisterHashEngine(schema, config);
 }

@@ -25,6 +25,7 @@
 #include "common/node/freed_room.h"
 #include "common/node/heartbeat_pace.h"
 #include "common/node/router_streams.h"
+#include "common/node/step_progress.h"
 #include "common/rpc/cost_convert.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
@@ -99,7 +100,6 @@ class NodeRuntimeImpl final : public NodeRuntime {
                      transfer::TransferService::Create(
                          options_.transfer, std::move(transport), engine_->arena(),
                          [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
-    last_progress_ = absl::ToUnixMillis(RealClock().Now());
     if (options_.constraints != nullptr) {
       gate_.emplace(options_.constraints, [this](RouterKey router, v1::RouterMessage message) {
         inbox_.Push(RouterSpoke{router, std::move(message)});
@@ -152,11 +152,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     return drained_.Await(time_left);
   }
 
-  bool live() const override {
-    if (!busy_) return true;
-    const absl::Time last = absl::FromUnixMillis(last_progress_);
-    return RealClock().Now() - last < options_.progress_deadline;
-  }
+  bool live() const override { return progress_.live(RealClock().Now()); }
   bool ready() const override { return !draining_ && routers_->welcomed_count() > 0; }
   absl::Status refused() const override { return routers_->refused(); }
 
@@ -227,11 +223,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
   bool RunStep() {
     const absl::Span<const engine::SequenceSlice> slices = core_->PlanStep(RealClock().Now());
     if (slices.empty()) {
-      busy_ = false;
+      progress_.OnIdle();
       Dispatch();  // the plan may have asked for blocks to be read
       return core_->preparing();
     }
-    if (!busy_.exchange(true)) last_progress_ = absl::ToUnixMillis(RealClock().Now());
+    progress_.OnStepBegins(RealClock().Now());
     const absl::Duration awaited = CreditorsAwaited();
     auto result = engine_->Step(slices, [this](int layer) {
       core_->OnLayerDone(layer);
@@ -242,7 +238,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
       Log(LogLevel::kError, "engine step failed", {{"error", result.status().ToString()}});
     const absl::Time now = RealClock().Now();
     core_->OnStepDone(result, now);
-    last_progress_ = absl::ToUnixMillis(now);
+    if (progress_.OnStepEnds(result.ok(), now))
+      Log(LogLevel::kError, "engine steps fail in a row; if none ends well the node is not live",
+          {{"failures", StepProgress::kFailuresMax},
+           {"within", absl::FormatDuration(options_.progress_deadline)},
+           {"error", result.status().ToString()}});
     Dispatch();
     return true;
   }
@@ -458,9 +458,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   std::unique_ptr<RouterStreams> routers_;
 
   absl::Notification engine_placed_;
-  std::atomic<bool> busy_{false};
   std::atomic<bool> draining_{false};
-  std::atomic<int64_t> last_progress_{0};  // Unix milliseconds
+  StepProgress progress_{options_.progress_deadline};
   mutable absl::Mutex mutex_;
   v1::NodeLoad load_ ABSL_GUARDED_BY(mutex_);
   v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);

@@ -46,7 +46,8 @@ struct NodeRuntimeOptions {
   // How routers are dialled (common/rpc/fleet_tls.h); null: without TLS.
   std::shared_ptr<grpc::ChannelCredentials> router_credentials;
   absl::Duration heartbeat_interval = absl::Seconds(1);
-  // When there is work and no engine step has finished for this long, the node is not live.
+  // When there is work and no engine step has ended well for this long, the node is not live
+  // (step_progress.h).
   absl::Duration progress_deadline = absl::Seconds(120);
   int64_t inbox_max = 65536;
   transfer::TransferServiceOptions transfer;
@@ -80,7 +81,8 @@ class NodeRuntime {
 
   // Refuses new legs and waits until the node is idle, at most `timeout`. True when idle.
   virtual bool Drain(absl::Duration timeout) = 0;
-  // Whether an engine step finished recently, or there is nothing to compute.
+  // Whether an engine step ended well recently, or there is nothing to compute and steps do not
+  // all fail.
   virtual bool live() const = 0;
   // At least one router accepted this node and it is not draining.
   virtual bool ready() const = 0;
