@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -57,72 +56,102 @@ absl::Status CheckRoom(const std::string& folder, int64_t bytes) {
                    BytesText(static_cast<int64_t>(space.available)), " are free"));
 }
 
-// The file of `known` if it is here as it was fetched.
-std::optional<model::StoredFile> Kept(const absl::StatusOr<model::StoredModel>& known,
-                                      const RepositoryFile& file) {
-  if (!known.ok()) return std::nullopt;
-  for (const model::StoredFile& stored : known->files) {
-    if (stored.name == file.name && stored.bytes == file.remote.bytes &&
-        stored.sha256 == file.remote.sha256)
-      return stored;
-  }
-  return std::nullopt;
-}
-
 class Puller {
  public:
   Puller(Downloader& downloader, const PullOptions& options, model::StoredModel model)
       : downloader_(downloader), options_(options), model_(std::move(model)) {}
 
   absl::StatusOr<model::StoredModel> Bring(const std::vector<RepositoryFile>& files) {
-    const auto known = model::ReadManifest(model_.folder);
+    model_.files = model::FilesFetched(model_.folder);
     int64_t bytes = 0, here = 0;
     for (const RepositoryFile& file : files) {
       bytes += std::max<int64_t>(file.remote.bytes, 0);
-      here += Kept(known, file).has_value() ? file.remote.bytes : PartBytes(file);
+      here += IsHere(file) ? file.remote.bytes : PartBytes(file);
     }
     RETURN_IF_ERROR(CheckRoom(model_.folder, bytes - here));
     // Until every file is there the model is incomplete: new files may replace some of the old
     // ones.
-    std::error_code ignored;
-    fs::remove(model_.folder + "/manifest.json", ignored);
+    RETURN_IF_ERROR(model::WritePartialManifest(model_));
     DownloadProgress progress(bytes, here, options_.progress);
-    for (const RepositoryFile& file : files) RETURN_IF_ERROR(BringFile(file, known, progress));
+    for (const RepositoryFile& file : files) RETURN_IF_ERROR(BringFile(file, progress));
+    RETURN_IF_ERROR(RemoveOthers(files));
     RETURN_IF_ERROR(model::WriteManifest(model_));
     return model_;
   }
 
  private:
-  int64_t PartBytes(const RepositoryFile& file) const {
-    std::error_code error;
-    const auto bytes = fs::file_size(absl::StrCat(model_.folder, "/", file.name, ".part"), error);
-    return error ? 0 : static_cast<int64_t>(bytes);
+  std::string PathOf(absl::string_view name) const {
+    return absl::StrCat(model_.folder, "/", name);
   }
 
-  absl::Status BringFile(const RepositoryFile& file,
-                         const absl::StatusOr<model::StoredModel>& known,
-                         DownloadProgress& progress) {
-    if (const auto kept = Kept(known, file)) {
-      model_.files.push_back(*kept);
-      return absl::OkStatus();
-    }
-    const std::string path = absl::StrCat(model_.folder, "/", file.name);
+  // -1: there is none.
+  static int64_t BytesOf(const std::string& path) {
+    std::error_code error;
+    const auto bytes = fs::file_size(path, error);
+    return error ? -1 : static_cast<int64_t>(bytes);
+  }
+
+  int64_t PartBytes(const RepositoryFile& file) const {
+    return std::max<int64_t>(BytesOf(PathOf(file.name) + ".part"), 0);
+  }
+
+  // What was fetched under this name; nullptr: nothing.
+  model::StoredFile* Find(const std::string& name) {
+    const auto found =
+        std::find_if(model_.files.begin(), model_.files.end(),
+                     [&](const model::StoredFile& stored) { return stored.name == name; });
+    return found == model_.files.end() ? nullptr : &*found;
+  }
+
+  // Whether it is here as it was fetched.
+  bool IsHere(const RepositoryFile& file) {
+    const model::StoredFile* stored = Find(file.name);
+    return stored != nullptr && !file.remote.sha256.empty() &&
+           stored->sha256 == file.remote.sha256 && stored->bytes == file.remote.bytes &&
+           BytesOf(PathOf(file.name)) == stored->bytes;
+  }
+
+  absl::Status BringFile(const RepositoryFile& file, DownloadProgress& progress) {
+    if (IsHere(file)) return absl::OkStatus();
+    const std::string path = PathOf(file.name);
     const int64_t before = PartBytes(file);
+    if (model::StoredFile* stale = Find(file.name)) {
+      // The new file may be there before the manifest says so.
+      stale->sha256.clear();
+      RETURN_IF_ERROR(model::WritePartialManifest(model_));
+    }
     ASSIGN_OR_RETURN(const std::string sha256,
                      downloader_.Fetch(file.remote, path, [&](int64_t bytes) {
                        progress.Show(file.name, bytes - before);
                      }));
-    std::error_code error;
-    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
-    if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
+    const int64_t bytes = BytesOf(path);
+    if (bytes < 0) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
     progress.FileEnds(bytes - before);
-    model_.files.push_back({.name = file.name, .bytes = bytes, .sha256 = sha256});
+    if (Find(file.name) == nullptr) model_.files.push_back({.name = file.name, .sha256 = ""});
+    *Find(file.name) = {.name = file.name, .bytes = bytes, .sha256 = sha256};
+    return model::WritePartialManifest(model_);
+  }
+
+  // Removes what was fetched earlier and the repository no longer has: it would be read as a part
+  // of the model. A file that was not fetched is its owner's.
+  absl::Status RemoveOthers(const std::vector<RepositoryFile>& files) {
+    std::vector<model::StoredFile> wanted;
+    for (const RepositoryFile& file : files) wanted.push_back(*Find(file.name));
+    for (const model::StoredFile& stored : model_.files) {
+      const auto same = [&](const model::StoredFile& other) { return other.name == stored.name; };
+      if (std::any_of(wanted.begin(), wanted.end(), same)) continue;
+      std::error_code error;
+      fs::remove(PathOf(stored.name), error);
+      if (error)
+        return absl::UnavailableError(absl::StrCat(PathOf(stored.name), ": ", error.message()));
+    }
+    model_.files = std::move(wanted);
     return absl::OkStatus();
   }
 
   Downloader& downloader_;
   const PullOptions& options_;
-  model::StoredModel model_;
+  model::StoredModel model_;  // its files: all that were fetched, those of an older commit too
 };
 
 }  // namespace

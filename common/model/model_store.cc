@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,7 +15,7 @@ namespace tandem::model {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr char kManifest[] = "manifest.json";
+constexpr char kManifest[] = "manifest.json", kPartial[] = "partial.json";
 
 std::string VariableOf(const std::map<std::string, std::string>& env, const std::string& name) {
   const auto found = env.find(name);
@@ -28,6 +30,43 @@ std::string Text(const nlohmann::json& object, const char* name) {
 int64_t Number(const nlohmann::json& object, const char* name) {
   const auto it = object.find(name);
   return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : -1;
+}
+
+nlohmann::json ReadJson(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+// nullopt: it is no manifest.
+std::optional<StoredModel> ParseManifest(const nlohmann::json& json, const std::string& folder) {
+  if (!json.is_object() || !json.contains("files") || !json["files"].is_array())
+    return std::nullopt;
+  StoredModel model{
+      .name = Text(json, "name"), .commit = Text(json, "commit"), .folder = folder, .files = {}};
+  for (const nlohmann::json& file : json["files"]) {
+    if (!file.is_object() || !IsPlainFileName(Text(file, "name"))) return std::nullopt;
+    model.files.push_back({Text(file, "name"), Number(file, "bytes"), Text(file, "sha256")});
+  }
+  return model;
+}
+
+// Then `other`, a manifest of the other kind, no longer holds.
+absl::Status Write(const StoredModel& model, const char* name, const char* other) {
+  nlohmann::json json = {{"name", model.name}, {"commit", model.commit}};
+  json["files"] = nlohmann::json::array();
+  for (const StoredFile& file : model.files) {
+    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  }
+  const std::string path = absl::StrCat(model.folder, "/", name), part = path + ".part";
+  std::ofstream out(part, std::ios::binary);
+  out << json.dump(2) << "\n";
+  out.close();
+  std::error_code error;
+  if (out) fs::rename(part, path, error);
+  if (out && !error) fs::remove(absl::StrCat(model.folder, "/", other), error);
+  return out && !error ? absl::OkStatus()
+                       : absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
 }
 
 }  // namespace
@@ -51,40 +90,32 @@ std::string ModelsFolder(const std::map<std::string, std::string>& env) {
   return absl::StrCat(VariableOf(env, "HOME"), "/.cache/tandem/models");
 }
 
-absl::Status WriteManifest(const StoredModel& model) {
-  nlohmann::json json = {{"name", model.name}, {"commit", model.commit}};
-  json["files"] = nlohmann::json::array();
-  for (const StoredFile& file : model.files) {
-    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
-  }
-  const std::string path = absl::StrCat(model.folder, "/", kManifest), part = path + ".part";
-  std::ofstream out(part, std::ios::binary);
-  out << json.dump(2) << "\n";
-  out.close();
-  std::error_code error;
-  if (out) fs::rename(part, path, error);
-  return out && !error ? absl::OkStatus()
-                       : absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+absl::Status WriteManifest(const StoredModel& model) { return Write(model, kManifest, kPartial); }
+absl::Status WritePartialManifest(const StoredModel& model) {
+  return Write(model, kPartial, kManifest);
 }
 
 absl::StatusOr<StoredModel> ReadManifest(const std::string& folder) {
-  std::ifstream in(absl::StrCat(folder, "/", kManifest), std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const absl::Status missing = absl::NotFoundError(absl::StrCat(folder, ": holds no whole model"));
-  if (!json.is_object() || !json.contains("files") || !json["files"].is_array()) return missing;
-  StoredModel model{
-      .name = Text(json, "name"), .commit = Text(json, "commit"), .folder = folder, .files = {}};
-  for (const nlohmann::json& file : json["files"]) {
-    if (!file.is_object()) return missing;
-    StoredFile& stored = model.files.emplace_back();
-    stored = {Text(file, "name"), Number(file, "bytes"), Text(file, "sha256")};
+  std::optional<StoredModel> model =
+      ParseManifest(ReadJson(absl::StrCat(folder, "/", kManifest)), folder);
+  if (!model.has_value()) return missing;
+  for (const StoredFile& stored : model->files) {
     std::error_code error;
     const auto bytes = fs::file_size(absl::StrCat(folder, "/", stored.name), error);
-    if (!IsPlainFileName(stored.name) || error || static_cast<int64_t>(bytes) != stored.bytes)
-      return missing;
+    if (error || static_cast<int64_t>(bytes) != stored.bytes) return missing;
   }
-  return model;
+  return *std::move(model);
+}
+
+std::vector<StoredFile> FilesFetched(const std::string& folder) {
+  // Where both are there, a process ended before it removed the older one, which says the same or
+  // less.
+  for (const char* name : {kManifest, kPartial}) {
+    if (auto model = ParseManifest(ReadJson(absl::StrCat(folder, "/", name)), folder))
+      return std::move(model->files);
+  }
+  return {};
 }
 
 std::vector<StoredModel> ListModels(const std::string& models_folder) {

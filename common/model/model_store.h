@@ -1,5 +1,5 @@
 // The models that were fetched to this disk. The manifest is written last, so a folder without one
-// holds an incomplete model and is not found.
+// holds an incomplete model and is not found. Until then the partial manifest says what is there.
 // Thread safety: pure functions over the file system.
 #pragma once
 
@@ -36,6 +36,10 @@ std::string ModelsFolder(const std::map<std::string, std::string>& env);
 
 // Marks the model as whole. Errors: kUnavailable when the manifest cannot be written.
 absl::Status WriteManifest(const StoredModel& model);
+// Marks the model as incomplete; `files`: those that are there. Errors: as WriteManifest.
+absl::Status WritePartialManifest(const StoredModel& model);
+// The files of the last manifest, partial or not, wherever they are now. Their names are plain.
+std::vector<StoredFile> FilesFetched(const std::string& folder);
 // Errors: kNotFound when the folder holds no whole model.
 absl::StatusOr<StoredModel> ReadManifest(const std::string& folder);
 // All whole models below `models_folder`, by name.

@@ -91,6 +91,24 @@ class Pull(unittest.TestCase):
         self.assertEqual(self.pull()[0], 0)
         self.check()
 
+    def test_files_that_a_new_commit_dropped_go(self):
+        shards = {f"model-{i}.safetensors": contents(20_000, 20 + i) for i in (1, 2)}
+        old = {**self.files, **shards, "model.safetensors.index.json": b"{}", "chat_template.jinja": b"old"}
+        del old["model.safetensors"]
+        self.hub.files = old
+        self.assertEqual(self.pull()[0], 0)
+        folder = pathlib.Path(self.models()[0]["path"])
+        (folder / "generation_config.json").write_bytes(b"the user's")
+        # Until the new model is whole, nothing that was there is lost.
+        self.hub.files = self.files
+        self.hub.break_after = [None, None, 1000]
+        self.expect_failure("model.safetensors", "hf:org/name", "--attempts=1")
+        self.assertEqual((folder / "chat_template.jinja").read_bytes(), b"old")
+        self.assertEqual(self.pull()[0], 0)
+        self.assertEqual((folder / "generation_config.json").read_bytes(), b"the user's")
+        (folder / "generation_config.json").unlink()
+        self.check()
+
     def test_one_gguf_file_of_several(self):
         self.hub.files = {"a-q4.gguf": contents(9000, 4), "a-q8.gguf": contents(9500, 5)}
         self.expect_failure(["a-q4.gguf, a-q8.gguf", "hf:org/name:a-q4.gguf"])
@@ -143,6 +161,31 @@ class Pull(unittest.TestCase):
         self.assertEqual(self.pull()[0], 0)
         self.check(names=["a.gguf"])
         self.assertEqual(self.hub.requests("a.gguf")[0]["Range"], "bytes=200000-")
+
+    def test_finished_files_outlast_a_failed_pull(self):
+        shards = {f"model-{i}.safetensors": contents(20_000 + i, 30 + i) for i in (1, 2, 3)}
+        self.hub.files = {"config.json": b"{}", **shards}
+        self.hub.break_after = [None, None, None, 1000]
+        self.expect_failure("model-3.safetensors", "hf:org/name", "--attempts=1")
+        # One that was damaged meanwhile is fetched again.
+        folder = self.folder / "models/hf/org/name/main"
+        (folder / "model-2.safetensors").write_bytes(b"short")
+        self.hub.seen.clear()
+        self.assertEqual(self.pull()[0], 0)
+        self.check(names=list(self.hub.files))
+        self.assertEqual(self.hub.requests("model-1"), [])
+        self.assertEqual(self.hub.requests("model-3")[0]["Range"], "bytes=1000-")
+
+    def test_a_replaced_file_is_not_taken_for_the_old_one(self):
+        old, new = contents(20_000, 40), contents(20_000, 41)
+        self.hub.files = {"model-1.safetensors": old, "model-2.safetensors": old}
+        self.assertEqual(self.pull()[0], 0)
+        self.hub.files = {"model-1.safetensors": new, "model-2.safetensors": new}
+        self.hub.break_after = [None, 1000]
+        self.expect_failure("model-2.safetensors", "hf:org/name", "--attempts=1")
+        self.hub.files = {"model-1.safetensors": old, "model-2.safetensors": old}
+        self.assertEqual(self.pull()[0], 0)
+        self.check(names=list(self.hub.files))
 
     def test_a_file_that_changed_meanwhile_is_begun_anew(self):
         self.hub.files = {"a.gguf": contents(300_000, 8)}
