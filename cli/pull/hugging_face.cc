@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/model/hf_checkpoint.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {
@@ -18,10 +19,9 @@ namespace {
 constexpr char kPublicHub[] = "https://huggingface.co";
 constexpr size_t kFilesMax = 4096;
 constexpr int64_t kSmallFileMax = int64_t{64} << 20;  // of a file without a hash of its own
-constexpr std::array kSmallFiles = {"config.json",         "generation_config.json",
-                                    "tokenizer.json",      "tokenizer_config.json",
-                                    "chat_template.jinja", "special_tokens_map.json",
-                                    "chat_template.json",  "model.safetensors.index.json"};
+// Beside model::kTextFiles; other programs read them.
+constexpr std::array<absl::string_view, 2> kOtherFiles = {"special_tokens_map.json",
+                                                          "chat_template.json"};
 
 std::string Lookup(const std::map<std::string, std::string>& env, const std::string& name) {
   const auto found = env.find(name);
@@ -74,8 +74,10 @@ std::optional<RepositoryFile> ReadSibling(const nlohmann::json& sibling) {
 bool IsNeeded(const RepositoryFile& file) {
   if (absl::EndsWith(file.name, ".safetensors"))
     return file.name == "model.safetensors" || absl::StartsWith(file.name, "model-");
-  return std::find(kSmallFiles.begin(), kSmallFiles.end(), file.name) != kSmallFiles.end() &&
-         file.remote.bytes <= kSmallFileMax;
+  const auto has = [&](const auto& names) {
+    return std::find(names.begin(), names.end(), file.name) != names.end();
+  };
+  return (has(model::kTextFiles) || has(kOtherFiles)) && file.remote.bytes <= kSmallFileMax;
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ absl::Status AddShards(const std::string& folder, const std::string& index_path,
 absl::StatusOr<Weights> ReadWeights(const std::string& folder) {
   Weights weights;
   const std::string single = absl::StrCat(folder, "/model.safetensors");
-  const std::string index_path = absl::StrCat(single, ".index.json");
+  const std::string index_path = absl::StrCat(folder, "/", kShardIndexFile);
   ASSIGN_OR_RETURN(const std::optional<std::string> index, ReadOptional(index_path, kJsonBytesMax));
   if (index.has_value()) {
     RETURN_IF_ERROR(AddShards(folder, index_path, *index, weights));
@@ -106,7 +106,7 @@ absl::StatusOr<Weights> ReadWeights(const std::string& folder) {
 absl::StatusOr<std::optional<Fp8Scheme>> ReadScheme(const std::string& folder, const json& config) {
   ASSIGN_OR_RETURN(std::optional<Fp8Scheme> scheme, ParseQuantization(config));
   if (scheme.has_value()) return scheme;
-  const std::string path = absl::StrCat(folder, "/hf_quant_config.json");
+  const std::string path = absl::StrCat(folder, "/", kModelOptFile);
   ASSIGN_OR_RETURN(const auto file, ReadOptionalJson(path));
   if (!file.has_value()) return scheme;
   absl::StatusOr<Fp8Scheme> found = ParseModelOptFile(*file);
@@ -177,19 +177,19 @@ absl::Status ReadTextSide(const std::string& folder, const json& config,
                           LoadedCheckpoint::Parts& parts) {
   const int32_t vocab_size = parts.config.vocab_size;
   const auto path = [&](absl::string_view name) { return absl::StrCat(folder, "/", name); };
-  ASSIGN_OR_RETURN(auto tokenizer, ReadOptional(path("tokenizer.json"), kTokenizerBytesMax));
+  ASSIGN_OR_RETURN(auto tokenizer, ReadOptional(path(kTokenizerFile), kTokenizerBytesMax));
   parts.tokenizer.tokenizer_json = std::move(tokenizer).value_or("");
   if (absl::Status status = AddEosIds(config, vocab_size, parts.stop_token_ids); !status.ok()) {
-    return At(path("config.json"), status);
+    return At(path(kConfigFile), status);
   }
-  ASSIGN_OR_RETURN(const auto generation, ReadOptionalJson(path("generation_config.json")));
+  ASSIGN_OR_RETURN(const auto generation, ReadOptionalJson(path(kGenerationConfigFile)));
   if (generation.has_value()) {
     const absl::Status status = AddEosIds(*generation, vocab_size, parts.stop_token_ids);
-    if (!status.ok()) return At(path("generation_config.json"), status);
+    if (!status.ok()) return At(path(kGenerationConfigFile), status);
   }
-  ASSIGN_OR_RETURN(const auto tokenizer_config, ReadOptionalJson(path("tokenizer_config.json")));
+  ASSIGN_OR_RETURN(const auto tokenizer_config, ReadOptionalJson(path(kTokenizerConfigFile)));
   if (tokenizer_config.has_value()) {
-    ASSIGN_OR_RETURN(auto text, ReadOptional(path("tokenizer_config.json"), kJsonBytesMax));
+    ASSIGN_OR_RETURN(auto text, ReadOptional(path(kTokenizerConfigFile), kJsonBytesMax));
     parts.tokenizer.tokenizer_config_json = std::move(text).value_or("");
     AddNamedStops(*tokenizer_config, vocab_size, parts.stop_token_ids);
     parts.chat_template = TemplateOf(*tokenizer_config);
@@ -203,7 +203,7 @@ absl::Status ReadTextSide(const std::string& folder, const json& config,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHuggingFaceCheckpoint(const std::string& folder) {
-  const std::string config_path = absl::StrCat(folder, "/config.json");
+  const std::string config_path = absl::StrCat(folder, "/", kConfigFile);
   ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadOptional(config_path, kJsonBytesMax));
   if (!text.has_value()) {
     return absl::InvalidArgumentError(

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -108,6 +109,14 @@ class Pull(unittest.TestCase):
         self.assertEqual((folder / "generation_config.json").read_bytes(), b"the user's")
         (folder / "generation_config.json").unlink()
         self.check()
+
+    def test_all_texts_that_a_model_is_opened_with_come(self):
+        header = (pathlib.Path(__file__).parents[3] / "common/model/hf_checkpoint.h").read_text("utf-8")
+        names = re.findall(r'File = "([^"]+)";', header)
+        self.assertIn("hf_quant_config.json", names)
+        self.hub.files.update({name: name.encode() for name in names})
+        self.assertEqual(self.pull()[0], 0)
+        self.check(names=["model.safetensors", *names])
 
     def test_one_gguf_file_of_several(self):
         self.hub.files = {"a-q4.gguf": contents(9000, 4), "a-q8.gguf": contents(9500, 5)}
