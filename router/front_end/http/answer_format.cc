@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/logprobs_json.h"
 #include "router/front_end/http/openai_error.h"
 
@@ -18,6 +19,12 @@ AnswerFormat::AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokeniz
   for (size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].prompt = i / static_cast<size_t>(api_.n);
   }
+}
+
+absl::Status AnswerFormat::TranslateFieldNames(const absl::Status& status) const {
+  const bool by_tools = api_.tool_mode == ToolMode::kNamed || api_.tool_mode == ToolMode::kRequired;
+  // Then the tools are what gave the constraint.
+  return ToEndpointNames(by_tools ? RenameField(status, {{"guided", "tools"}}) : status);
 }
 
 std::optional<size_t> AnswerFormat::IndexOf(size_t prompt, int32_t sequence) const {

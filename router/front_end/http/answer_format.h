@@ -51,8 +51,8 @@ class AnswerFormat {
   virtual std::string ToJson();
   // The content type of a stream.
   virtual const char* stream_type() const { return "text/event-stream; charset=utf-8"; }
-  // `status`, in which the fields have this endpoint's names.
-  virtual absl::Status TranslateFieldNames(const absl::Status& status) const { return status; }
+  // `status`, in which the fields have the names that this request gave them.
+  absl::Status TranslateFieldNames(const absl::Status& status) const;
 
   const UsageTotals& usage() const { return usage_; }
 
@@ -83,6 +83,8 @@ class AnswerFormat {
   // The choice's part of the whole object. Called once; takes what it can, so that nothing large is
   // there twice.
   virtual Json TakeChoice(size_t index) = 0;
+  // `status`, in which the fields have this endpoint's names.
+  virtual absl::Status ToEndpointNames(const absl::Status& status) const { return status; }
   // Whether the end of each choice is kept with its times.
   virtual bool needs_timing() const { return api_.timing; }
 

@@ -49,7 +49,7 @@ class AnthropicFormat final : public AnswerFormat {
     return JsonText(message);
   }
 
-  absl::Status TranslateFieldNames(const absl::Status& status) const override {
+  absl::Status ToEndpointNames(const absl::Status& status) const override {
     return ToAnthropicFieldNames(status);
   }
 

@@ -11,33 +11,11 @@
 #include "router/front_end/http/chat_messages.h"
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/request_fields.h"
+#include "router/front_end/http/tool_schema.h"
 #include "router/front_end/http/truncate_prompts.h"
 
 namespace tandem::router {
 namespace {
-
-Json ParametersOf(const Json& function) {
-  const auto parameters = function.find("parameters");
-  const bool given = parameters != function.end() && !parameters->is_null();
-  return given ? *parameters : Json{{"type", "object"}};
-}
-
-// A list of at least one call of any of the tools, of one where they are not `parallel`.
-Json RequiredSchema(const Json& tools, bool parallel) {
-  Json kinds = Json::array();
-  for (const Json& tool : tools) {
-    const Json& function = tool["function"];
-    kinds.push_back({{"type", "object"},
-                     {"properties",
-                      {{"name", {{"type", "string"}, {"enum", Json::array({function["name"]})}}},
-                       {"parameters", ParametersOf(function)}}},
-                     {"required", Json::array({"name", "parameters"})},
-                     {"additionalProperties", false}});
-  }
-  Json list = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(kinds)}}}};
-  if (!parallel) list["maxItems"] = 1;
-  return list;
-}
 
 absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& api,
                            v1::GenerateRequest& request) {
@@ -49,7 +27,7 @@ absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& ap
     if (tool["function"]["name"] != name) continue;
     api.tool_mode = ToolMode::kNamed;
     api.tool_name = name.get<std::string>();
-    request.mutable_guided()->set_json_schema(JsonText(ParametersOf(tool["function"])));
+    request.mutable_guided()->set_json_schema(JsonText(ParametersOf(tool)));
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -79,7 +57,7 @@ absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& req
   }
   if (choice->is_object()) return ReadNamedTool(*choice, *tools, api, request);
   api.tool_mode = ToolMode::kRequired;
-  request.mutable_guided()->set_json_schema(JsonText(RequiredSchema(*tools, api.parallel_calls)));
+  request.mutable_guided()->set_json_schema(JsonText(SchemaOfCalls(*tools, api.parallel_calls)));
   return absl::OkStatus();
 }
 

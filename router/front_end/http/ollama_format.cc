@@ -42,7 +42,7 @@ class OllamaFormat final : public AnswerFormat {
     return JsonText(object);
   }
 
-  absl::Status TranslateFieldNames(const absl::Status& status) const override {
+  absl::Status ToEndpointNames(const absl::Status& status) const override {
     // A conversation's prompt is its messages.
     const absl::Status named = chat_ ? RenameField(status, {{"prompt", "messages"}}) : status;
     return ToOllamaFieldNames(named);

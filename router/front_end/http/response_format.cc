@@ -60,7 +60,7 @@ class ResponseFormat final : public AnswerFormat {
 
   std::string ToJson() override { return KeptText(Status()); }
 
-  absl::Status TranslateFieldNames(const absl::Status& status) const override {
+  absl::Status ToEndpointNames(const absl::Status& status) const override {
     return ToResponseFieldNames(status);
   }
 
