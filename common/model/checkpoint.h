@@ -61,6 +61,9 @@ class Checkpoint {
   // The Jinja source of the chat template: the checkpoint's own, or else its architecture's
   // (Architecture::chat_template). Empty when there is neither.
   virtual const std::string& chat_template() const = 0;
+  // The one for conversations with tools, which checkpoints with several templates name
+  // "tool_use". Empty: chat_template() is for them, too.
+  virtual const std::string& tool_chat_template() const = 0;
   // Tokens that end an answer, ascending (eos, end of turn, generation_config's list).
   virtual const std::vector<int32_t>& stop_token_ids() const = 0;
   // The tensor of `role` in `layer` (-1 for roles that are not per layer); nullptr when the

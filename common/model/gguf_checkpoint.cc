@@ -116,6 +116,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(std::unique_ptr<M
   ASSIGN_OR_RETURN(parts.stop_token_ids, StopTokens(gguf, parts.tokenizer));
   ASSIGN_OR_RETURN(const auto chat_template, gguf.FindString("tokenizer.chat_template"));
   parts.chat_template = chat_template.value_or(std::string(architecture->chat_template));
+  ASSIGN_OR_RETURN(auto with_tools, gguf.FindString("tokenizer.chat_template.tool_use"));
+  parts.tool_chat_template = std::move(with_tools).value_or("");
   parts.files.push_back(std::move(file));
   return std::make_unique<LoadedCheckpoint>(std::move(parts));
 }

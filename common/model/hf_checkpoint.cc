@@ -24,6 +24,8 @@ using nlohmann::json;
 // Gemma's tokenizer.json, the largest of the supported families', is 33 MB.
 constexpr size_t kTokenizerBytesMax = size_t{256} << 20;
 constexpr size_t kJsonBytesMax = size_t{64} << 20;
+// Beside chat_template.jinja.
+constexpr absl::string_view kToolTemplateFile = "additional_chat_templates/tool_use.jinja";
 
 absl::Status At(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
@@ -152,24 +154,25 @@ void AddNamedStops(const json& tokenizer_config, int32_t vocab_size, std::vector
   }
 }
 
-// tokenizer_config.json's template: a string, or a list of named templates, of which it uses
-// "default", or else the first.
-std::string TemplateOf(const json& tokenizer_config) {
+// tokenizer_config.json's templates: a string, or a list of named ones, of which "default" is for
+// conversations, or else the first, and "tool_use" for those with tools, as in transformers.
+void ReadTemplates(const json& tokenizer_config, LoadedCheckpoint::Parts& parts) {
   const json* value = JsonMembers(tokenizer_config).Find("chat_template");
-  if (value == nullptr) return "";
-  if (value->is_string()) return value->get<std::string>();
-  std::string first;
-  if (!value->is_array()) return first;
+  if (value == nullptr) return;
+  if (value->is_string()) parts.chat_template = value->get<std::string>();
+  if (!value->is_array()) return;
+  bool has_default = false;
   for (const json& entry : *value) {
     if (!entry.is_object()) continue;
     const JsonMembers members(entry);
     const json* name = members.Find("name");
     const json* text = members.Find("template");
     if (text == nullptr || !text->is_string()) continue;
-    if (name != nullptr && *name == "default") return text->get<std::string>();
-    if (first.empty()) first = text->get<std::string>();
+    if (name != nullptr && *name == "tool_use") parts.tool_chat_template = text->get<std::string>();
+    const bool is_default = name != nullptr && *name == "default";
+    if (is_default ? !std::exchange(has_default, true) : parts.chat_template.empty())
+      parts.chat_template = text->get<std::string>();
   }
-  return first;
 }
 
 // Tokenizer, chat template and stop tokens.
@@ -192,11 +195,15 @@ absl::Status ReadTextSide(const std::string& folder, const json& config,
     ASSIGN_OR_RETURN(auto text, ReadOptional(path(kTokenizerConfigFile), kJsonBytesMax));
     parts.tokenizer.tokenizer_config_json = std::move(text).value_or("");
     AddNamedStops(*tokenizer_config, vocab_size, parts.stop_token_ids);
-    parts.chat_template = TemplateOf(*tokenizer_config);
+    ReadTemplates(*tokenizer_config, parts);
   }
   // The separate file takes precedence, as in transformers.
-  ASSIGN_OR_RETURN(auto jinja, ReadOptional(path("chat_template.jinja"), kJsonBytesMax));
-  if (jinja.has_value()) parts.chat_template = std::move(*jinja);
+  ASSIGN_OR_RETURN(auto jinja, ReadOptional(path(kChatTemplateFile), kJsonBytesMax));
+  if (jinja.has_value()) {
+    parts.chat_template = std::move(*jinja);
+    ASSIGN_OR_RETURN(auto with_tools, ReadOptional(path(kToolTemplateFile), kJsonBytesMax));
+    parts.tool_chat_template = std::move(with_tools).value_or("");
+  }
   return absl::OkStatus();
 }
 

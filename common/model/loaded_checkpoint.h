@@ -22,6 +22,7 @@ class LoadedCheckpoint final : public Checkpoint {
     ModelConfig config;
     TokenizerSource tokenizer;
     std::string chat_template;
+    std::string tool_chat_template;
     std::vector<int32_t> stop_token_ids;  // in any order, repetitions allowed
     TensorTable tensors;
   };
@@ -30,6 +31,7 @@ class LoadedCheckpoint final : public Checkpoint {
   const ModelConfig& config() const override { return parts_.config; }
   const TokenizerSource& tokenizer() const override { return parts_.tokenizer; }
   const std::string& chat_template() const override { return parts_.chat_template; }
+  const std::string& tool_chat_template() const override { return parts_.tool_chat_template; }
   const std::vector<int32_t>& stop_token_ids() const override { return parts_.stop_token_ids; }
   const StoredTensor* Find(TensorRole role, int layer) const override {
     return parts_.tensors.Find(role, layer);

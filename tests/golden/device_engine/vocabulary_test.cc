@@ -17,6 +17,7 @@ class OfVocabulary final : public model::Checkpoint {
   const model::ModelConfig& config() const override { return config_; }
   const model::TokenizerSource& tokenizer() const override { return tiny_.tokenizer(); }
   const std::string& chat_template() const override { return tiny_.chat_template(); }
+  const std::string& tool_chat_template() const override { return tiny_.tool_chat_template(); }
   const std::vector<int32_t>& stop_token_ids() const override { return tiny_.stop_token_ids(); }
   const model::StoredTensor* Find(model::TensorRole role, int layer) const override {
     return tiny_.Find(role, layer);

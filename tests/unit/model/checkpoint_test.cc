@@ -244,6 +244,39 @@ TEST(CheckpointTest, FolderWithTexts) {
               StatusIs(kInvalid, AllOf(HasSubstr("generation_config.json"), HasSubstr("700"))));
 }
 
+TEST(CheckpointTest, ConversationsWithToolsHaveTheirOwnTemplate) {
+  const TemporaryFolder folder;
+  folder.CopyTiny("llama");
+  const auto templates = [&] {
+    const auto checkpoint = Checkpoint::Open(folder.path()).value();
+    return std::pair(checkpoint->chat_template(), checkpoint->tool_chat_template());
+  };
+  folder.Write("tokenizer_config.json",
+               R"({"chat_template": [{"name": "rag", "template": "R"},
+                                     {"name": "tool_use", "template": "T"},
+                                     {"name": "default", "template": "D"}]})");
+  EXPECT_EQ(templates(), std::pair(std::string("D"), std::string("T")));
+  folder.Write("tokenizer_config.json", R"({"chat_template": "S"})");
+  EXPECT_EQ(templates(), std::pair(std::string("S"), std::string()));
+  folder.Write("tokenizer_config.json",
+               R"({"chat_template": [{"name": "tool_use", "template": "T"}]})");
+  EXPECT_EQ(templates(), std::pair(std::string("T"), std::string("T")));
+  folder.Write("chat_template.jinja", "J");
+  EXPECT_EQ(templates(), std::pair(std::string("J"), std::string()));
+  std::filesystem::create_directory(folder.path() + "/additional_chat_templates");
+  folder.Write("additional_chat_templates/tool_use.jinja", "A");
+  EXPECT_EQ(templates(), std::pair(std::string("J"), std::string("A")));
+}
+
+TEST(CheckpointTest, GgufNamesATemplateForTools) {
+  GgufBuilder b = TinyLlama();
+  EXPECT_EQ(Open(b).value()->tool_chat_template(), "");
+  b.String("tokenizer.chat_template.tool_use", "T");
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint, Open(b));
+  EXPECT_EQ(checkpoint->tool_chat_template(), "T");
+  EXPECT_EQ(checkpoint->chat_template(), "{{ messages }}");
+}
+
 TEST(CheckpointTest, DamagedFolders) {
   const TemporaryFolder folder;
   folder.CopyTiny("llama3");
