@@ -56,11 +56,20 @@ size_t LeastBytesOf(const nlohmann::ordered_json& json) {
   return bytes;
 }
 
+// Null: there is none, or `fault` says why it cannot be used.
+std::unique_ptr<model::ChatTemplate> ParseTemplate(const std::string& source, absl::Status& fault) {
+  if (source.empty()) return nullptr;
+  auto parsed = model::ChatTemplate::Parse(source);
+  if (parsed.ok()) return *std::move(parsed);
+  fault = parsed.status();
+  return nullptr;
+}
+
 }  // namespace
 
 void ModelAssets::TryChatTemplate() {
   constexpr size_t kMessageBytes = sizeof(R"({"role":"user","content":""},)") - 1;
-  if (chat_template == nullptr) return;
+  if (chat_template == nullptr && tool_chat_template == nullptr) return;
   model::ChatTemplate::RenderInput input;
   input.messages = nlohmann::ordered_json::array();
   for (size_t bytes = 0; bytes < LongWork::kShortBytesMax; bytes += kMessageBytes) {
@@ -68,7 +77,19 @@ void ModelAssets::TryChatTemplate() {
     input.messages.push_back({{"role", user ? "user" : "assistant"}, {"content", ""}});
   }
   input.steps_max = kShortTrialStepsMax;
-  renders_shortly = chat_template->Render(input).ok();
+  renders_shortly = chat_template == nullptr || chat_template->Render(input).ok();
+  if (tool_chat_template == nullptr || !renders_shortly) return;
+  input.tools = nlohmann::ordered_json::array();
+  renders_shortly = tool_chat_template->Render(input).ok();
+}
+
+absl::Status ModelAssets::UseChatTemplate(std::string source) {
+  ASSIGN_OR_RETURN(chat_template, model::ChatTemplate::Parse(source));
+  chat_template_source = std::move(source);
+  tool_chat_template = nullptr;
+  chat_template_fault = tool_chat_template_fault = absl::OkStatus();
+  TryChatTemplate();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string& checkpoint_path) {
@@ -79,12 +100,16 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string
                       checkpoint->config().vocab_size, checkpoint->config().context_tokens};
   assets->architecture = checkpoint->config().architecture;
   assets->eos_token_ids = checkpoint->stop_token_ids();
-  ASSIGN_OR_RETURN(assets->tokenizer, model::Tokenizer::Create(checkpoint->tokenizer()));
-  if (!checkpoint->chat_template().empty()) {
-    assets->chat_template_source = checkpoint->chat_template();
-    ASSIGN_OR_RETURN(assets->chat_template,
-                     model::ChatTemplate::Parse(assets->chat_template_source));
+  auto tokenizer = model::Tokenizer::Create(checkpoint->tokenizer());
+  if (!tokenizer.ok()) {
+    return absl::Status(tokenizer.status().code(),
+                        absl::StrCat(checkpoint_path, ": ", tokenizer.status().message()));
   }
+  assets->tokenizer = *std::move(tokenizer);
+  assets->chat_template_source = checkpoint->chat_template();
+  assets->chat_template = ParseTemplate(checkpoint->chat_template(), assets->chat_template_fault);
+  assets->tool_chat_template =
+      ParseTemplate(checkpoint->tool_chat_template(), assets->tool_chat_template_fault);
   assets->TryChatTemplate();
   assets->constraints = NewConstraintChecker(*assets);
   assets->prompt_bytes_max = PromptBytesMax(*assets);
@@ -133,9 +158,18 @@ absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat
 
 absl::StatusOr<std::string> ModelAssets::RenderChat(model::ChatTemplate::RenderInput input,
                                                     absl::Time now) const {
-  if (chat_template == nullptr) {
+  const bool has_tool_template = tool_chat_template != nullptr || !tool_chat_template_fault.ok();
+  const bool with_tools = has_tool_template && !input.tools.is_null();
+  const model::ChatTemplate* used = (with_tools ? tool_chat_template : chat_template).get();
+  const absl::Status& fault = with_tools ? tool_chat_template_fault : chat_template_fault;
+  if (used == nullptr && fault.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "chat: model ", identity.name, " brings no chat template; send text or tokens instead"));
+  }
+  if (used == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chat: the chat template of model ", identity.name, " cannot be used: ", fault.message(),
+        "; send text or tokens, or give the router another one (--chat-template)"));
   }
   const auto text_of = [this](std::optional<TokenId> id) {
     return id.has_value() ? tokenizer->TokenBytes(*id) : std::string();
@@ -150,7 +184,7 @@ absl::StatusOr<std::string> ModelAssets::RenderChat(model::ChatTemplate::RenderI
                          LeastBytesOf(input.documents) + LeastBytesOf(input.extra);
     if (bytes <= 2 * LongWork::kShortBytesMax) input.steps_max = kShortRenderStepsMax;
   }
-  return chat_template->Render(input);
+  return used->Render(input);
 }
 
 }  // namespace tandem::router

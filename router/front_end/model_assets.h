@@ -26,6 +26,11 @@ struct ModelAssets {
   std::unique_ptr<guided::ConstraintChecker> constraints;
   std::unique_ptr<model::ChatTemplate> chat_template;  // null when the model has none
   std::string chat_template_source;                    // its text; empty when the model has none
+  // Why the text cannot be used. Then chat_template is null.
+  absl::Status chat_template_fault;
+  // The same for conversations with tools. Null without a fault: chat_template is for them, too.
+  std::unique_ptr<model::ChatTemplate> tool_chat_template;
+  absl::Status tool_chat_template_fault;
   // Whether the template takes few steps for a conversation that fits into a request of
   // LongWork::kShortBytesMax. Then such a conversation is rendered on the thread that read it, in
   // kShortRenderStepsMax at most; otherwise every one is, as longer ones are, on the threads for
@@ -36,11 +41,13 @@ struct ModelAssets {
   // A text of more bytes never fits into the context, so it is refused without being tokenized.
   int64_t prompt_bytes_max = 0;
 
-  // From a checkpoint on disk.
+  // From a checkpoint on disk. A chat template that cannot be used is no error.
   static absl::StatusOr<std::unique_ptr<ModelAssets>> Load(const std::string& checkpoint_path);
   // For hash-engine clusters: bytes as tokens, the identity that their nodes register.
   static absl::StatusOr<std::unique_ptr<ModelAssets>> ForHashEngine();
 
+  // Takes this text in place of the model's own templates. kInvalidArgument: it cannot be used.
+  absl::Status UseChatTemplate(std::string source);
   // Sets renders_shortly: renders the most messages that a short request can have. The template may
   // take kShortTrialStepsMax for them, so that other conversations have room below the bound.
   void TryChatTemplate();
@@ -49,8 +56,8 @@ struct ModelAssets {
   // kInvalidArgument for a conversation of more messages than the context has tokens: each has one
   // at least. To be asked before the messages are read.
   absl::Status CheckMessages(int64_t messages) const;
-  // The conversation as prompt text. kInvalidArgument when the template refuses it or there is
-  // none.
+  // The conversation as prompt text. kInvalidArgument when the template refuses it, cannot be used,
+  // or there is none.
   absl::StatusOr<std::string> RenderChat(const v1::ChatMessages& chat, absl::Time now) const;
   // The same of messages, tools and template parameters that a front end has read; the rest of
   // `input` is filled in.

@@ -128,15 +128,23 @@ void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
              {.group = "Deadlines"});
 }
 
+void RegisterModel(config::Schema& schema, RouterConfig& config) {
+  schema.Add("served-model-name", &config.served_model_name,
+             "Names that clients may use for the model; answers name the first. Default: the last "
+             "part of `model` without its ending.",
+             {.group = "Model"});
+  schema.Add("chat-template", &config.chat_template,
+             "File with the Jinja template that makes prompts of conversations, in place of the "
+             "model's own. Empty = the model's own.",
+             {.group = "Model"});
+}
+
 }  // namespace
 
 void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   config::RegisterCommonOptions(schema, config.common);
   RegisterIdentityAndNetwork(schema, config);
-  schema.Add("served-model-name", &config.served_model_name,
-             "Names that clients may use for the model; answers name the first. Default: the last "
-             "part of `model` without its ending.",
-             {.group = "Model"});
+  RegisterModel(schema, config);
   schema.Add(
       "local-prefill-tokens", &config.core.local_prefill_tokens_max,
       "A decode node computes a prompt itself if at most this many of its tokens are not cached; 0 "

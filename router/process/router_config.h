@@ -33,6 +33,7 @@ struct RouterConfig {
   rpc::TlsFiles tls;
   std::vector<std::string> allowed_origins;    // "*" = any
   std::vector<std::string> served_model_name;  // empty = as `model` says
+  std::string chat_template;                   // a file; empty = the model's own
   int64_t stored_responses_max = 1024;
   int64_t traces = 1024;
   bool access_log = false;

@@ -15,6 +15,7 @@
 #include "common/base/version.h"
 #include "common/config/process_main.h"
 #include "common/config/secret_file.h"
+#include "common/model/mapped_file.h"
 #include "common/model/model_path.h"
 #include "common/telemetry/log.h"
 #include "router/front_end/http/http_server.h"
@@ -36,12 +37,39 @@ std::string ShownName(const std::string& model) {
   return last.extension() == ".gguf" ? last.stem().string() : last.filename().string();
 }
 
+// Takes --chat-template, and warns where the model's own templates cannot be used.
+absl::Status ChooseTemplate(const std::string& path, ModelAssets& assets) {
+  if (!path.empty()) {
+    const auto bytes_max = static_cast<size_t>(model::TemplateLimits().source_bytes_max);
+    absl::StatusOr<std::string> text = model::ReadTextFile(path, bytes_max);
+    if (!text.ok())
+      return absl::InvalidArgumentError(absl::StrCat("chat-template: ", text.status().message()));
+    const absl::Status used = assets.UseChatTemplate(*std::move(text));
+    if (used.ok()) return used;
+    return absl::InvalidArgumentError(absl::StrCat("chat-template: ", path, ": ", used.message()));
+  }
+  for (const absl::Status* fault :
+       {&assets.chat_template_fault, &assets.tool_chat_template_fault}) {
+    if (fault->ok()) continue;
+    Log(LogLevel::kWarning, "the model's chat template cannot be used: chats are refused",
+        {{"with", fault == &assets.chat_template_fault ? "any messages" : "tools"},
+         {"why", fault->message()},
+         {"instead", "--chat-template"}});
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<ModelAssets>> LoadAssets(
     const RouterConfig& config, const std::map<std::string, std::string>& env) {
-  if (config.common.engine == "hash") return ModelAssets::ForHashEngine();
-  ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.common.model, env));
-  ASSIGN_OR_RETURN(auto assets, ModelAssets::Load(path));
-  assets->identity.served_names = {ShownName(config.common.model)};
+  std::unique_ptr<ModelAssets> assets;
+  if (config.common.engine == "hash") {
+    ASSIGN_OR_RETURN(assets, ModelAssets::ForHashEngine());
+  } else {
+    ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.common.model, env));
+    ASSIGN_OR_RETURN(assets, ModelAssets::Load(path));
+    assets->identity.served_names = {ShownName(config.common.model)};
+  }
+  RETURN_IF_ERROR(ChooseTemplate(config.chat_template, *assets));
   return assets;
 }
 
