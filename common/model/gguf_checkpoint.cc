@@ -75,6 +75,12 @@ absl::StatusOr<TokenizerSource> ReadTokenizer(const GgufFile& file, int32_t voca
   return source;
 }
 
+// Whether a control token of this name ends a text. GGUF's metadata have one eos_token_id, which is
+// the end of a turn in models that chat.
+bool IsTextEnd(absl::string_view token) {
+  return token == "<|endoftext|>" || token == "<|end_of_text|>" || token == "<|end|>";
+}
+
 absl::StatusOr<std::vector<int32_t>> StopTokens(const GgufFile& file,
                                                 const TokenizerSource& tokenizer) {
   constexpr int32_t kControl = 3;
@@ -86,7 +92,8 @@ absl::StatusOr<std::vector<int32_t>> StopTokens(const GgufFile& file,
     if (id.has_value()) ids.push_back(*id);
   }
   for (size_t i = 0; i < tokenizer.token_types.size(); ++i) {
-    if (tokenizer.token_types[i] == kControl && IsTurnEnd(tokenizer.tokens[i])) {
+    const std::string& token = tokenizer.tokens[i];
+    if (tokenizer.token_types[i] == kControl && (IsTurnEnd(token) || IsTextEnd(token))) {
       ids.push_back(static_cast<int32_t>(i));
     }
   }

@@ -277,6 +277,17 @@ TEST(CheckpointTest, GgufNamesATemplateForTools) {
   EXPECT_EQ(checkpoint->chat_template(), "{{ messages }}");
 }
 
+// GGUF names one end token; its models write others, too.
+TEST(CheckpointTest, GgufStopsAtTheEndOfATextAndOfATurn) {
+  GgufBuilder b = TinyLlama();
+  b.Strings("tokenizer.ggml.tokens",
+            {"<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "a", "<|endoftext|>"});
+  b.Array<int32_t>("tokenizer.ggml.token_type", GgufValueType::kInt32, {3, 3, 3, 3, 1, 1});
+  b.Strings("tokenizer.ggml.merges", {}).Uint32("tokenizer.ggml.eos_token_id", 0);
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint, Open(b));
+  EXPECT_THAT(checkpoint->stop_token_ids(), ElementsAre(0, 1, 2, 3));
+}
+
 TEST(CheckpointTest, DamagedFolders) {
   const TemporaryFolder folder;
   folder.CopyTiny("llama3");
@@ -336,7 +347,7 @@ TEST(RealModelTest, SmolLm2Opens) {
   EXPECT_EQ(c.layers[29].rope_theta, 100000.0);
   EXPECT_EQ(c.rms_norm_eps, 1e-5f);
   EXPECT_TRUE(c.tied_embeddings);
-  EXPECT_THAT(checkpoint->stop_token_ids(), ElementsAre(2));
+  EXPECT_THAT(checkpoint->stop_token_ids(), ElementsAre(0, 2));
   EXPECT_THAT(checkpoint->chat_template(), HasSubstr("<|im_start|>"));
   EXPECT_EQ(checkpoint->tokenizer().gguf_pre, "smollm");
   EXPECT_EQ(checkpoint->tokenizer().merges.size(), 48900u);
