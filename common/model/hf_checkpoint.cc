@@ -120,8 +120,9 @@ absl::StatusOr<std::optional<Fp8Scheme>> ReadScheme(const std::string& folder, c
 absl::Status AddEosIds(const json& object, int32_t vocab_size, std::vector<int32_t>& ids) {
   const json* value = JsonMembers(object).Find("eos_token_id");
   if (value == nullptr) return absl::OkStatus();
-  const json list = value->is_array() ? *value : json::array({*value});
-  for (const json& id : list) {
+  const size_t count = value->is_array() ? value->size() : 1;
+  for (size_t i = 0; i < count; ++i) {
+    const json& id = value->is_array() ? (*value)[i] : *value;
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size) {
       return absl::InvalidArgumentError(absl::StrCat("key \"eos_token_id\" holds ",
                                                      id.is_number() ? id.dump() : id.type_name(),

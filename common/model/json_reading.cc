@@ -21,7 +21,30 @@ absl::Status WrongType(absl::string_view key, absl::string_view expected, const 
 
 }  // namespace
 
+bool NestsTooDeep(absl::string_view text) {
+  int64_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kJsonDepthMax) return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<json> ParseJsonObject(absl::string_view text, absl::string_view what) {
+  if (NestsTooDeep(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": nests deeper than ", kJsonDepthMax, " levels"));
+  }
   absl::flat_hash_set<std::string> keys;
   std::string twice;
   const json::parser_callback_t watch_keys = [&](int depth, json::parse_event_t event,

@@ -14,8 +14,13 @@
 
 namespace tandem::model {
 
-// Parses an object. Errors: kInvalidArgument naming `what` for anything else, and for a key that
-// occurs twice at the top level.
+// The parser reads any depth, but copying a value and other walks over it recurse.
+inline constexpr int kJsonDepthMax = 64;
+// Whether objects and lists nest deeper than kJsonDepthMax. `text` need not be JSON.
+bool NestsTooDeep(absl::string_view text);
+
+// Parses an object. Errors: kInvalidArgument naming `what` for anything else, for one that nests
+// too deep, and for a key that occurs twice at the top level.
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::string_view what);
 
 // Members of one object, which it borrows. A member that is null counts as absent.

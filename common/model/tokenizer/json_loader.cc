@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/json_reading.h"
 #include "common/model/tokenizer/byte_level.h"
 
 namespace tandem::model::tokenizer_internal {
@@ -48,6 +49,10 @@ absl::StatusOr<TokenId> TokenIdField(const Json& node, absl::string_view where) 
 namespace {
 
 absl::StatusOr<Json> Parse(const std::string& text, absl::string_view file) {
+  if (NestsTooDeep(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": nests deeper than ", kJsonDepthMax, " levels"));
+  }
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {

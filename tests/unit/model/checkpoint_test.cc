@@ -288,6 +288,36 @@ TEST(CheckpointTest, GgufStopsAtTheEndOfATextAndOfATurn) {
   EXPECT_THAT(checkpoint->stop_token_ids(), ElementsAre(0, 1, 2, 3));
 }
 
+// Values of this depth would overflow the stack where they are copied.
+TEST(CheckpointTest, FilesThatNestTooDeepAreRefused) {
+  const auto nested = [](const char* key, size_t depth) {
+    return absl::StrCat("\"", key, "\": ", std::string(depth, '['), 2, std::string(depth, ']'));
+  };
+  for (const std::string name :
+       {"config.json", "generation_config.json", "tokenizer_config.json"}) {
+    const TemporaryFolder folder;
+    folder.CopyTiny("llama");
+    const std::string before = ReadFileOrEmpty(folder.path() + "/" + name);
+    std::string text = before.empty() ? "{}" : before;
+    const size_t end = text.rfind('}');
+    const std::string comma = before.empty() ? "" : ",";
+    folder.Write(name, text.substr(0, end) + comma + nested("x", 300'000) + "}");
+    EXPECT_THAT(
+        Checkpoint::Open(folder.path()).status(),
+        StatusIs(kInvalid, AllOf(HasSubstr(name), HasSubstr("nests deeper than 64 levels"))));
+    // Brackets within strings do not count, nor do many that are closed.
+    std::string flat = absl::StrCat(R"("x": ")", std::string(100, '['), R"(\"[", "y": [)");
+    for (int i = 0; i < 100; ++i) absl::StrAppend(&flat, i == 0 ? "" : ",", "[[]]");
+    folder.Write(name, absl::StrCat(text.substr(0, end), comma, flat, "]}"));
+    EXPECT_OK(Checkpoint::Open(folder.path()).status()) << name;
+  }
+  const TemporaryFolder folder;
+  folder.CopyTiny("llama");
+  folder.Write("generation_config.json", absl::StrCat("{", nested("eos_token_id", 2), "}"));
+  EXPECT_THAT(Checkpoint::Open(folder.path()).status(),
+              StatusIs(kInvalid, HasSubstr("key \"eos_token_id\" holds array")));
+}
+
 TEST(CheckpointTest, DamagedFolders) {
   const TemporaryFolder folder;
   folder.CopyTiny("llama3");

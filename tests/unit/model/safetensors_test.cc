@@ -69,7 +69,7 @@ TEST(SafetensorsTest, DamageIsNamed) {
   const Case cases[] = {
       {"[]", kInvalid, "not a JSON object"},
       {"{\"a\":", kInvalid, "not a JSON object"},
-      {std::string(2000, '['), kInvalid, "not a JSON object"},
+      {std::string(2000, '['), kInvalid, "nests deeper than 64 levels"},
       {R"({"a":5})", kInvalid, "tensor a: entry is not an object"},
       {R"({"a":{"dtype":"F32","shape":[2],)" + offsets + R"(,"a":{}})", kInvalid,
        "key \"a\" occurs twice"},

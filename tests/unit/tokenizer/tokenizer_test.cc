@@ -249,6 +249,19 @@ TEST(Refused, JsonThatIsWrongOrUnsupported) {
   ExpectRefused(R"("dropout":null)", R"("dropout":0.1)", kUnimplemented, "dropout");
 }
 
+// Values of this depth would overflow the stack where they are copied.
+TEST(Refused, JsonThatNestsTooDeep) {
+  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
+  ExpectRefused(R"("normalizer":null)",
+                absl::StrCat(R"("normalizer":{"type":"Sequence","normalizers":)", deep, "}"),
+                absl::StatusCode::kInvalidArgument, "tokenizer.json: nests deeper than 64 levels");
+  TokenizerSource source = TinySource("gpt2");
+  source.tokenizer_config_json = absl::StrCat(R"({"eos_token":)", deep, "}");
+  EXPECT_THAT(Tokenizer::Create(source),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("tokenizer_config.json: nests deeper than 64 levels")));
+}
+
 TEST(Refused, GgufThatIsWrongOrUnsupported) {
   TokenizerSource source = ScoredSource({{"a", -1}});
   source.gguf_model = "rwkv";
