@@ -14,6 +14,10 @@
 namespace tandem::model {
 namespace {
 
+// The longest tokens of published vocabularies have some hundred bytes. Loading a vocabulary whose
+// scores are tied takes time quadratic in a token's length.
+constexpr size_t kTokenBytesMax = 4096;
+
 // A token id of the metadata, checked against the vocabulary.
 absl::StatusOr<std::optional<int32_t>> FindTokenId(const GgufFile& file, absl::string_view name,
                                                    int32_t vocab_size) {
@@ -47,6 +51,12 @@ absl::StatusOr<TokenizerSource> ReadTokenizer(const GgufFile& file, int32_t voca
   }
   source.tokens = std::move(*tokens);
   const size_t count = source.tokens.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (source.tokens[i].size() <= kTokenBytesMax) continue;
+    return absl::InvalidArgumentError(absl::StrCat("metadata key tokenizer.ggml.tokens: token ", i,
+                                                   " has ", source.tokens[i].size(),
+                                                   " bytes, expected at most ", kTokenBytesMax));
+  }
   if (count > static_cast<size_t>(vocab_size)) {
     return absl::InvalidArgumentError(absl::StrCat("metadata key tokenizer.ggml.tokens has ", count,
                                                    " tokens, the embedding only ", vocab_size));

@@ -197,6 +197,12 @@ INSTANTIATE_TEST_SUITE_P(
                  b.Strings("tokenizer.ggml.tokens", {"", "", "", "", "", "", ""});
                },
                kInvalid, "7 tokens, the embedding only 6"},
+        Damage{
+            "LongToken",
+            [](GgufBuilder& b) {
+              b.Strings("tokenizer.ggml.tokens", {"", "", "", "", "", std::string(1 << 20, 'a')});
+            },
+            kInvalid, "token 5 has 1048576 bytes, expected at most 4096"},
         Damage{"EosBeyond", [](GgufBuilder& b) { b.Uint32("tokenizer.ggml.eos_token_id", 6); },
                kInvalid, "tokenizer.ggml.eos_token_id is 6, the vocabulary has 6"},
         Damage{"NoTokens", [](GgufBuilder& b) { b.Remove("tokenizer.ggml.tokens"); }, kInvalid,
