@@ -136,6 +136,12 @@ class EncodeCall {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSource& source) {
+  if (source.tokenizer_json.empty() && source.gguf_model.empty() && source.tokens.empty()) {
+    return absl::InvalidArgumentError(
+        "the model brings no tokenizer: expected tokenizer.json in its folder (transformers makes "
+        "it from tokenizer.model: AutoTokenizer.from_pretrained, save_pretrained), or "
+        "tokenizer.ggml.model in its GGUF file");
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<TokenizerData> data, source.tokenizer_json.empty()
                                                             ? internal::LoadGguf(source)
                                                             : internal::LoadJson(source));

@@ -284,7 +284,7 @@ TEST(Refused, GgufThatIsWrongOrUnsupported) {
   EXPECT_THAT(Tokenizer::Create(source),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("eos_token_id is 9999")));
   EXPECT_THAT(Tokenizer::Create(TokenizerSource()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tokens has 0")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected tokenizer.json")));
 }
 
 }  // namespace
