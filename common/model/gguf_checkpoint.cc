@@ -10,6 +10,7 @@
 #include "common/model/gguf.h"
 #include "common/model/gguf_config.h"
 #include "common/model/loaded_checkpoint.h"
+#include "common/telemetry/log.h"
 
 namespace tandem::model {
 namespace {
@@ -29,6 +30,18 @@ absl::StatusOr<std::optional<int32_t>> FindTokenId(const GgufFile& file, absl::s
                                                    ", the vocabulary has ", vocab_size, " tokens"));
   }
   return std::optional<int32_t>(static_cast<int32_t>(*id));
+}
+
+// The same of an id that answers do not depend on: absent if the vocabulary does not have it.
+absl::StatusOr<std::optional<int32_t>> FindSpareTokenId(const GgufFile& file,
+                                                        absl::string_view name,
+                                                        int32_t vocab_size) {
+  const std::string key = absl::StrCat("tokenizer.ggml.", name);
+  ASSIGN_OR_RETURN(const std::optional<int64_t> id, file.FindInteger(key));
+  if (!id.has_value() || (*id >= 0 && *id < vocab_size)) return FindTokenId(file, name, vocab_size);
+  Log(LogLevel::kWarning, "a token that the model's file names is not in its vocabulary",
+      {{"key", key}, {"id", *id}, {"tokens", vocab_size}});
+  return std::optional<int32_t>();
 }
 
 absl::Status CheckCount(absl::string_view key, size_t found, size_t expected) {
@@ -77,8 +90,8 @@ absl::StatusOr<TokenizerSource> ReadTokenizer(const GgufFile& file, int32_t voca
   ASSIGN_OR_RETURN(source.bos_token_id, FindTokenId(file, "bos_token_id", bound));
   ASSIGN_OR_RETURN(source.eos_token_id, FindTokenId(file, "eos_token_id", bound));
   ASSIGN_OR_RETURN(source.eot_token_id, FindTokenId(file, "eot_token_id", bound));
-  ASSIGN_OR_RETURN(source.unknown_token_id, FindTokenId(file, "unknown_token_id", bound));
-  ASSIGN_OR_RETURN(source.padding_token_id, FindTokenId(file, "padding_token_id", bound));
+  ASSIGN_OR_RETURN(source.unknown_token_id, FindSpareTokenId(file, "unknown_token_id", bound));
+  ASSIGN_OR_RETURN(source.padding_token_id, FindSpareTokenId(file, "padding_token_id", bound));
   ASSIGN_OR_RETURN(source.add_bos, file.FindBool("tokenizer.ggml.add_bos_token"));
   ASSIGN_OR_RETURN(source.add_eos, file.FindBool("tokenizer.ggml.add_eos_token"));
   ASSIGN_OR_RETURN(source.add_space_prefix, file.FindBool("tokenizer.ggml.add_space_prefix"));

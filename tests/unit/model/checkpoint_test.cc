@@ -294,6 +294,21 @@ TEST(CheckpointTest, GgufStopsAtTheEndOfATextAndOfATurn) {
   EXPECT_THAT(checkpoint->stop_token_ids(), ElementsAre(0, 1, 2, 3));
 }
 
+// Some published files name a padding token beyond the vocabulary.
+TEST(CheckpointTest, GgufMayNameTokensThatAnswersDoNotNeed) {
+  GgufBuilder b = TinyLlama();
+  b.Uint32("tokenizer.ggml.padding_token_id", 6).Uint32("tokenizer.ggml.unknown_token_id", ~0u);
+  {
+    ASSERT_OK_AND_ASSIGN(const auto checkpoint, Open(b));
+    EXPECT_EQ(checkpoint->tokenizer().padding_token_id, std::nullopt);
+    EXPECT_EQ(checkpoint->tokenizer().unknown_token_id, std::nullopt);
+  }
+  b.Uint32("tokenizer.ggml.padding_token_id", 5).Uint32("tokenizer.ggml.unknown_token_id", 0);
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint, Open(b));
+  EXPECT_EQ(checkpoint->tokenizer().padding_token_id, 5);
+  EXPECT_EQ(checkpoint->tokenizer().unknown_token_id, 0);
+}
+
 // Values of this depth would overflow the stack where they are copied.
 TEST(CheckpointTest, FilesThatNestTooDeepAreRefused) {
   const auto nested = [](const char* key, size_t depth) {
