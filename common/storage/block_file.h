@@ -106,7 +106,7 @@ class BlockFile final : public BlockStore {
   const BlockFileOptions options_;
   const int64_t slots_, slot_bytes_;
   uint64_t next_order_ = 1;
-  // Bound: the slots, for all three.
+  // Bound: the slots.
   absl::flat_hash_map<kv::BlockHash, Stored> by_hash_;
   UseOrder order_;             // of the same blocks
   std::vector<int64_t> free_;  // used as a stack

@@ -47,7 +47,7 @@ class UseOrder {
   bool IsLeaf(const kv::BlockHash& hash) const { return !children_.contains(hash); }
 
   uint64_t next_use_ = 1;
-  // Bound: the store's slots, for all three.
+  // Bound: the store's slots.
   absl::flat_hash_map<kv::BlockHash, Block> blocks_;
   absl::flat_hash_map<kv::BlockHash, int64_t> children_;  // blocks here that follow it, if any
   std::map<uint64_t, kv::BlockHash> leaves_;              // by their last use
