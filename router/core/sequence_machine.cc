@@ -346,6 +346,7 @@ void SequenceMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now
     return Fail(why);
   }
   if (failed.retained()) legs_.RetainDecodeLeg();
+  context_.fleet.LegFailed(legs_.decode().node(), why);
   GiveUpDecode(why, now);
 }
 
@@ -357,6 +358,7 @@ void SequenceMachine::OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time
     return OnPrefillFailed(why, now);
   }
   if (!legs_.prefill().live() || !AwaitsPrefill()) return;
+  context_.fleet.LegFailed(legs_.prefill().node(), why);
   legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
   OnLeaseInDoubt(why, now);
 }

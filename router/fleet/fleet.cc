@@ -410,6 +410,11 @@ void Fleet::PrefixChecked(NodeKey key, int64_t claimed, int64_t found) {
   if (Node* node = Find(key); node != nullptr) node->record.OnPrefix(claimed, found, now_);
 }
 
+void Fleet::LegFailed(NodeKey key, const absl::Status& why) {
+  if (absl::IsUnavailable(why) || absl::IsResourceExhausted(why) || absl::IsCancelled(why)) return;
+  if (Node* node = Find(key); node != nullptr) node->record.OnFailedLeg(now_);
+}
+
 void Fleet::FirstTokenCame(NodeKey computed_by, absl::Duration predicted, absl::Duration took) {
   if (Node* node = Find(computed_by); node != nullptr)
     node->record.OnFirstToken(predicted, took, now_);

@@ -1,8 +1,8 @@
 // How far what a node says was true: of the blocks that it said it holds, how many it had, and how
-// late its first tokens came beyond what was predicted. Placement trusts a node less after it was
-// wrong, and as before again some time later, so that a node that was restarted or mended gets
-// work. A node that is wrong costs recomputation and time; it can never change a token.
-// Thread safety: none; the Fleet owns it, one for each node.
+// late its first tokens came beyond what was predicted; and whether its legs failed. Placement
+// trusts a node less after it was wrong or failed, and as before again some time later, so that a
+// node that was restarted or mended gets work. A node that is wrong costs recomputation and time;
+// it can never change a token. Thread safety: none; the Fleet owns it, one for each node.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,8 @@ class NodeRecord {
   static constexpr double kExpectedFactor = 2;
   static constexpr absl::Duration kExpectedPause = absl::Milliseconds(20);
   static constexpr absl::Duration kLateMax = absl::Minutes(10);
+  // Added to the times of a node whose legs all fail: a node that fails at once is always idle.
+  static constexpr absl::Duration kFailedPrice = absl::Seconds(10);
 
   // The node should have had `claimed` tokens of a prompt, and had `found`.
   void OnPrefix(int64_t claimed, int64_t found, absl::Time now) {
@@ -38,6 +40,15 @@ class NodeRecord {
     late_at_ = now;
   }
 
+  // A leg failed there, by the node's fault. A step that fails takes all its legs with it: those of
+  // one time count once.
+  void OnFailedLeg(absl::Time now) {
+    if (failed_ > 0 && now <= failed_at_) return;
+    const double before = failed_ > 0 ? failed_ * Left(failed_at_, now) : 0;
+    failed_ = before + kNewest * (1 - before);
+    failed_at_ = now;
+  }
+
   // Of `count` blocks or tokens that it says it holds, how many placement counts on: to the
   // nearest, so that a node that was once wrong by little is still asked for the last one.
   int64_t Trusted(int64_t count, absl::Time now) const {
@@ -47,8 +58,15 @@ class NodeRecord {
   double Trust(absl::Time now) const {
     return missing_ > 0 ? 1 - missing_ * Left(missing_at_, now) : 1;
   }
-  // Added to the times that are predicted for it.
-  double LateUs(absl::Time now) const { return late_us_ > 0 ? late_us_ * Left(late_at_, now) : 0; }
+  // Added to the times that are predicted for its prompts.
+  double LateUs(absl::Time now) const {
+    return (late_us_ > 0 ? late_us_ * Left(late_at_, now) : 0) + FailedUs(now);
+  }
+  // Of that, for the legs that failed. Also for what it decodes.
+  double FailedUs(absl::Time now) const {
+    if (failed_ == 0) return 0;
+    return failed_ * Left(failed_at_, now) * absl::ToDoubleMicroseconds(kFailedPrice);
+  }
 
  private:
   static constexpr double kNewest = 0.25;
@@ -57,8 +75,9 @@ class NodeRecord {
     return now <= since ? 1 : std::exp2(-absl::FDivDuration(now - since, kHalfLife));
   }
 
-  double missing_ = 0, late_us_ = 0;
+  double missing_ = 0, late_us_ = 0, failed_ = 0;
   absl::Time missing_at_ = absl::InfiniteFuture(), late_at_ = absl::InfiniteFuture();
+  absl::Time failed_at_ = absl::InfiniteFuture();
 };
 
 }  // namespace tandem::router

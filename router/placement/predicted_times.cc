@@ -109,8 +109,8 @@ PlacementTimes PredictedTimes::Pair(const Candidate& prefill, const PromptTimes&
                           .transfer_us = kHandOffUs + std::max(0.0, wire_us - prompt.compute_us),
                           .step_us = decoding.step_us,
                           .harm_us = decoding.harm_us};
-  times.cost_us =
-      times.first_token_us + times.transfer_us + decoding.backlog_us + kHarmWeight * times.harm_us;
+  times.cost_us = times.first_token_us + times.transfer_us + decoding.backlog_us +
+                  node.record.FailedUs(prompt_.now) + kHarmWeight * times.harm_us;
   return times;
 }
 
