@@ -264,6 +264,9 @@ TEST_F(HeaderCheckTest, RepeatedFinOfAnInstalledLeaseIsAcknowledged) {
   const auto events = endpoint_->TakeEvents();
   ASSERT_EQ(events.size(), 1u);
   EXPECT_TRUE(std::holds_alternative<LeaseInstalled>(events[0]));
+  EXPECT_FALSE(Offer(all).has_value()) << "late data";
+  EXPECT_EQ(endpoint_->counters().frames_rejected, 0);
+  EXPECT_EQ(endpoint_->counters().frames_untimely, 1);
 }
 
 TEST_F(HeaderCheckTest, AFloodIsAnsweredWithinABound) {
