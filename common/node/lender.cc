@@ -177,7 +177,9 @@ void Lender::Answer(RouterKey router, const v1::LendBlocks& command, bool indebt
   auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok()) return refuse(hashes.status());
   const absl::Status fits = Check(command, key, indebted, std::ssize(*hashes));
-  if (absl::IsResourceExhausted(fits)) MakeRoom(command.arrived_us(), now);
+  // Beyond the limit no memory of this node's own would be lent.
+  const bool may_lend = blocks_lent() + blocks_per_unit() <= lend_blocks_max_;
+  if (absl::IsResourceExhausted(fits) && may_lend) MakeRoom(command.arrived_us(), now);
   if (!fits.ok()) return refuse(fits);
   if (const auto lease = Bringing(*hashes);
       may_wait && lease.has_value() && waiting_.size() < kWaitingMax &&
@@ -188,7 +190,7 @@ void Lender::Answer(RouterKey router, const v1::LendBlocks& command, bool indebt
   const bool moves = !command.from_node_id().empty();
   absl::StatusOr<Loan> loan = Take(*std::move(hashes), /*whole=*/moves);
   if (!loan.ok()) {
-    MakeRoom(command.arrived_us(), now);
+    if (may_lend) MakeRoom(command.arrived_us(), now);
     return refuse(loan.status());
   }
   loan->arrived_us = command.arrived_us();
@@ -226,8 +228,7 @@ std::vector<Lender::LoanView> Lender::loans() const {
 }
 
 bool Lender::MakeRoom(int64_t arrived_us, absl::Time now) {
-  if (blocks_lent() + blocks_per_unit() > lend_blocks_max_ || !scheduler_.HoldBack(arrived_us))
-    return false;
+  if (!scheduler_.HoldBack(arrived_us)) return false;
   Log(LogLevel::kInfo, "a sequence gives way to an older one of another node", {});
   held_until_ = now + kHeldMin;
   return true;

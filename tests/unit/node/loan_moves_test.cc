@@ -269,17 +269,22 @@ TEST_F(ComingHomeTest, WhatArrivesForAnEndedSequenceStaysAsPrefixCache) {
 
 class GivingWayTest : public BorrowingTest {
  protected:
+  using BorrowingTest::BorrowingTest;
   static constexpr int64_t kArrived = 100;
   // A sequence with all of the pool; it outgrows it unless `fits`.
   void BeginOwn(bool fits = false) {
-    v1::NodeCommand command = Run("own", 100, /*local_max=*/1000);
+    BeginOwnBeside(100, fits);
+    ASSERT_GE(used(), 7);
+  }
+  // One with a shorter prompt.
+  void BeginOwnBeside(int prompt, bool fits = false) {
+    v1::NodeCommand command = Run("own", prompt, /*local_max=*/1000);
     v1::StartDecode& start = *command.mutable_start_decode();
     start.mutable_sequence()->mutable_stop()->set_max_tokens(fits ? 20 : 200);
     start.set_borrow_blocks_max(20);
     start.set_arrived_us(kArrived);
     Send(command);
     Step();
-    ASSERT_GE(used(), 7);
   }
   node::NodeActions LendTo(uint64_t loan, int64_t arrived_us) {
     v1::NodeCommand command = Lend(loan, 3);
@@ -351,6 +356,29 @@ TEST_F(GivingWayTest, SequencesThatFitDoNotGiveWay) {
   BeginOwn(/*fits=*/true);
   EXPECT_EQ(Code(Offered(LendTo(1, kArrived - 1))), absl::StatusCode::kResourceExhausted);
   EXPECT_GE(used(), 7);
+}
+
+// All that the node may lend is lent to an older sequence when its own one outgrows the pool.
+class AtTheLimitTest : public GivingWayTest {
+ protected:
+  static constexpr int kLimit = 3;
+  AtTheLimitTest()
+      : GivingWayTest({.unit_tokens = kBlockTokens, .context_tokens = 400, .lend_blocks = kLimit}) {
+  }
+};
+
+TEST_F(AtTheLimitTest, AYoungerSequenceGivesWayBeforeAnOlderOnesLoanIsRecalled) {
+  v1::NodeCommand older = Lend(1, kLimit + 1);
+  older.mutable_lend_blocks()->set_arrived_us(kArrived - 1);
+  const v1::LoanOffered offered = Offered(Send(older));
+  ASSERT_EQ(offered.units(), kLimit);
+  Send(transfer::LeaseInstalled{.lease = LeaseId(offered.lease_id()), .epoch = Epoch(1)});
+  BeginOwnBeside(/*prompt=*/20);
+  for (int i = 0; i < 100 && !resources_->scheduler().short_of_blocks(); ++i) Step();
+  ASSERT_TRUE(resources_->scheduler().short_of_blocks());
+  core_->OnTick(now_);
+  EXPECT_EQ(Count<lending::RecallLoan>(resources_->TakeActions()), 0);
+  EXPECT_EQ(resources_->counters().sequences_held_back(), 1);
 }
 
 }  // namespace
