@@ -79,6 +79,7 @@ void Borrower::Ask(absl::Time now) {
                                                 static_cast<int32_t>(lendable.first + wanted)})},
             .deadline = now + kAnswerTimeMax,
             .planned = planned > 0 && !all,
+            .is_needed = needed || all,
             .of_split = !sequence->generates};
   if (loan.planned) plan_.units -= std::min<int64_t>(planned, loan.units.size());
   const LoanId id(next_loan_++);
@@ -116,7 +117,8 @@ void Borrower::SendWanted(LoanId id, const Loan& loan, absl::Time now) {
   ask.set_first_unit(loan.units.first);
   ask.set_units(loan.units.size());
   ask.set_hashes(kv::PackHashes(hashes));
-  ask.set_arrived_us(sequence.input.arrived_us);
+  // Without an age: no other node's sequence has to make room for it.
+  ask.set_arrived_us(loan.is_needed ? sequence.input.arrived_us : 0);
   if (loan.planned) ask.set_prefer_node_id(plan_.creditor);
   if (!sequence.input.split_receiver.empty()) ask.add_avoid_node_ids(sequence.input.split_receiver);
   std::erase_if(avoid_, [now](const auto& avoided) { return avoided.second <= now; });

@@ -178,6 +178,7 @@ class Borrower {
     // A loan that is used, and whose units this one takes over from its creditor.
     std::optional<LoanId> replaces;
     bool planned = false;   // a router wants it for the fleet's throughput
+    bool is_needed = true;  // a sequence of this node lacks the memory
     bool of_split = false;  // of a prompt that is computed for another node
     bool is_named = false;  // that node knows of it, and may take it over
     // Until it is used: `creditor` keeps the units for another node's loan, and is asked first.

@@ -323,14 +323,16 @@ void Lender::Recall(const lending::LoanKey& key, absl::Time until) {
 // One loan a tick: its blocks may be enough.
 void Lender::OnTick(absl::Time now) {
   std::vector<lending::LoanKey> over;
+  // Of the loans that no sequence needs if there are some, else of all.
   const std::pair<const lending::LoanKey, Loan>* youngest = nullptr;
+  const auto place = [](const Loan& loan) { return std::pair(loan.arrived_us == 0, loan.order); };
   bool recalling = false;
   for (const auto& entry : loans_) {
     const Loan& loan = entry.second;
     if (loan.recalled_until.has_value()) {
       recalling = true;
       if (*loan.recalled_until <= now) over.push_back(entry.first);
-    } else if (youngest == nullptr || loan.order > youngest->second.order) {
+    } else if (youngest == nullptr || place(loan) > place(youngest->second)) {
       youngest = &entry;
     }
   }

@@ -13,8 +13,9 @@
 // sent again. A question about blocks that are arriving for another loan is answered when they have
 // arrived: a decode node may ask for the units of a split prompt before this node's own threads
 // have told each other that they are here. A loan's blocks become prefix cache when it ends. When
-// this node's own sequences lack blocks, it recalls loans, the youngest first, and ends them after
-// a notice. The debtor moves a recalled loan if it can, and computes the sequence again otherwise.
+// this node's own sequences lack blocks, it recalls loans, those that no sequence needs and then
+// the youngest first, and ends them after a notice. The debtor moves a recalled loan if it can, and
+// computes the sequence again otherwise.
 //
 // Two sequences that outgrow their nodes could keep each other from going on for ever. So the one
 // that came to its router first goes on: for it, this node holds back a sequence of its own that
@@ -102,7 +103,8 @@ class Lender {
     std::optional<LeaseId> lease;       // while it is filled
     int64_t held = 0;                   // of `blocks`: they were here before
     uint64_t order = 0;                 // of arrival
-    int64_t arrived_us = 0;             // of the sequence, at its router
+    // Of the sequence, at its router; 0: no sequence needs the loan.
+    int64_t arrived_us = 0;
     std::optional<absl::Time> recalled_until;
     // Of a loan that moves here, until it is filled: it is not served before.
     struct Offer {

@@ -235,7 +235,8 @@ void LoanBroker::AskNext(Questions::iterator it, absl::Time now) {
     question.left.pop_back();
   }
   if (creditor == nullptr || debtor == nullptr) {
-    if (debtor != nullptr && question.wanted.from_node_id().empty()) unmet_[debtor->key] = now;
+    const bool lacks = question.wanted.arrived_us() > 0 && question.wanted.from_node_id().empty();
+    if (debtor != nullptr && lacks) unmet_[debtor->key] = now;
     Refuse(it->first.first, it->first.second, question.refusal);
     questions_.erase(it);
     return;

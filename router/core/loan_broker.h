@@ -24,7 +24,8 @@
 // blocks, as prefix cache, stands in for the creditor that has lost them.
 //
 // When no creditor takes a loan on, nodes are asked whose own sequences lack memory, too: of two
-// such sequences the one that came first goes on (common/node/lender.h).
+// such sequences the one that came first goes on (common/node/lender.h). Not for a loan without an
+// age: no sequence needs it.
 //
 // Thread safety: none; the core owns it, on the core's strand.
 // Invariants: a question that was asked gets one answer, at the latest at its deadline.

@@ -352,6 +352,26 @@ TEST_F(GivingWayTest, AnOlderOneAndOneOfUnknownAgeKeepTheirs) {
   }
 }
 
+TEST_F(GivingWayTest, LoansThatNobodyNeedsAreRecalledFirst) {
+  for (const auto& [loan, arrived_us] : {std::pair(1, int64_t{0}), std::pair(2, kArrived - 1)}) {
+    v1::NodeCommand command = Lend(static_cast<uint64_t>(loan), 2);
+    command.mutable_lend_blocks()->set_arrived_us(arrived_us);
+    EXPECT_EQ(Offered(Send(command)).units(), 2);
+  }
+  BeginOwnBeside(/*prompt=*/20);
+  for (int i = 0; i < 100 && !resources_->scheduler().short_of_blocks(); ++i) Step();
+  core_->OnTick(now_);
+  EXPECT_EQ(resources_->counters().sequences_held_back(), 0);
+  const node::NodeActions actions = resources_->TakeActions();
+  ASSERT_EQ(Count<lending::RecallLoan>(actions), 1);
+  for (const auto& command : actions.lending) {
+    const auto* recall = std::get_if<lending::RecallLoan>(&command);
+    if (recall != nullptr) {
+      EXPECT_EQ(recall->key, Key(1));
+    }
+  }
+}
+
 TEST_F(GivingWayTest, SequencesThatFitDoNotGiveWay) {
   BeginOwn(/*fits=*/true);
   EXPECT_EQ(Code(Offered(LendTo(1, kArrived - 1))), absl::StatusCode::kResourceExhausted);

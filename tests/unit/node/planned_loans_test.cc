@@ -47,6 +47,31 @@ TEST_F(PlannedLoansTest, AsMuchAsPlannedIsAskedForOnce) {
   EXPECT_EQ(core_->load().debts(0).blocks(), 2);
 }
 
+// It must not take memory from a younger sequence of another node.
+TEST_F(PlannedLoansTest, ALoanThatIsOnlyPlannedHasNoAge) {
+  const auto begin = [this](const std::string& id, int prompt, int tokens) {
+    v1::NodeCommand command = Answer(id, prompt, tokens);
+    command.mutable_start_decode()->set_arrived_us(70);
+    EXPECT_EQ(Refusal(Send(command)).message(), "not refused");
+  };
+  Send(Abort("r"));
+  begin("fits", 50, 20);
+  for (int i = 0; i < 3; ++i) StepLent();
+  Send(Plan(2));
+  const v1::LoanWanted planned = WantedSoon();
+  ASSERT_EQ(planned.units(), 2);
+  EXPECT_EQ(planned.arrived_us(), 0);
+  Send(Refused(planned));
+  Send(Abort("fits"));
+  now_ += node::Borrower::kAfterRefusal;
+  // One that outgrows the pool, and is planned for as well.
+  begin("grows", 100, 200);
+  Send(Plan(2));
+  v1::LoanWanted needed;
+  for (int i = 0; i < 50 && needed.units() == 0; ++i) needed = WantedSoon();
+  EXPECT_EQ(needed.arrived_us(), 70);
+}
+
 TEST_F(PlannedLoansTest, NotMoreThanTheSequencesHave) {
   Send(Plan(std::numeric_limits<int64_t>::max()));
   EXPECT_EQ(WantedSoon().units(), 3);

@@ -78,8 +78,6 @@ TEST_F(LoanBrokerTest, ALoanThatMovesGoesToANodeWithRoomForAllOfItAndNotBack) {
   EXPECT_EQ(send.send_blocks().receiver_node_id(), "d4");
 }
 
-// Of two nodes whose sequences lack memory, the one that came later may have to give way: its node
-// is asked although it has nothing to lend.
 // A prompt's decode node takes over a loan: the creditor has no room beside what it lends already,
 // and is asked first all the same. Another node fetches the blocks from it.
 TEST_F(LoanBrokerTest, ALoanThatIsTakenOverStaysWhereItIsOrIsFetchedFromThere) {
@@ -104,6 +102,8 @@ TEST_F(LoanBrokerTest, ALoanThatIsTakenOverStaysWhereItIsOrIsFetchedFromThere) {
   EXPECT_EQ(second.lend_blocks().from_incarnation(), 9u);
 }
 
+// Of two nodes whose sequences lack memory, the one that came later may have to give way: its node
+// is asked although it has nothing to lend.
 TEST_F(LoanBrokerTest, NodesThatLackMemoryThemselvesAreAskedLast) {
   Join({Lends("d1"), Lends("d2"), Lends("d3"), Lends("d4")});
   Report(2, [](v1::NodeLoad& load) { load.add_debts()->set_blocks(1); });
@@ -127,13 +127,19 @@ TEST_F(LoanBrokerTest, NodesThatLackMemoryThemselvesAreAskedLast) {
   };
   EXPECT_EQ(asked(1, 0), std::vector<uint64_t>{4}) << "of unknown age";
   EXPECT_EQ(asked(2, 50), (std::vector<uint64_t>{4, 2}));
-  // d3's own question finds no creditor: it lacks memory, too, for a while.
+  // d3's own question finds no creditor: it lacks memory, too, for a while. Not if it was a plan's.
   Report(4, [](v1::NodeLoad& load) { load.set_blocks_free(0); });
   Report(1, [](v1::NodeLoad& load) { load.set_blocks_free(0); });
   v1::NodeEvent event;
   event.mutable_loan_wanted()->set_loan(9);
   event.mutable_loan_wanted()->set_units(1);
   event.mutable_loan_wanted()->set_hashes(kv::PackHashes(Hashes(16)));
+  harness_.Say(3, {event});
+  EXPECT_TRUE(harness_.Next(3).has_loan_answer());
+  EXPECT_EQ(asked(11, 50), std::vector<uint64_t>{2});
+  event.mutable_loan_wanted()->set_loan(12);
+  event.mutable_loan_wanted()->set_arrived_us(60);
+  for (const char* id : {"d1", "d2"}) event.mutable_loan_wanted()->add_avoid_node_ids(id);
   harness_.Say(3, {event});
   EXPECT_TRUE(harness_.Next(3).has_loan_answer());
   EXPECT_THAT(asked(3, 50), ::testing::UnorderedElementsAre(2u, 3u));
