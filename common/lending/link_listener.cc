@@ -1,5 +1,6 @@
 #include "common/lending/link_listener.h"
 
+#include <netdb.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -8,7 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/local_socket.h"
@@ -22,8 +25,20 @@ using transfer::OwnedDescriptor;
 
 // How long no caller is taken after the system had no descriptor for one.
 constexpr absl::Duration kAcceptAgain = absl::Milliseconds(100);
+// Callers that wait in the kernel until the lending thread has taken them, of each kind of link.
+constexpr int kBacklog = 128;
 // A stranger must not fill the log.
 constexpr absl::Duration kLogAgain = absl::Seconds(1);
+// Of callers over the Unix socket.
+constexpr char kThisHost[] = "this host";
+
+// The IP address in numbers, without the port.
+std::string HostOf(const sockaddr_storage& address, socklen_t bytes) {
+  char host[NI_MAXHOST];
+  const int code = ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, host,
+                                 sizeof host, nullptr, 0, NI_NUMERICHOST);
+  return code == 0 ? std::string(host) : std::string();
+}
 
 }  // namespace
 
@@ -40,12 +55,11 @@ absl::StatusOr<std::unique_ptr<LinkListener>> LinkListener::Start(
     return absl::UnavailableError(absl::StrCat("epoll_create1: ", std::strerror(errno)));
   }
   LinkAddress address;
-  ASSIGN_OR_RETURN(ListeningSocket local, ListenForLocalLinks(static_cast<int>(kCallersMax)));
+  ASSIGN_OR_RETURN(ListeningSocket local, ListenForLocalLinks(kBacklog));
   address.local = local.address;
   listener->listeners_.push_back(std::move(local));
   if (!options.tcp_host.empty()) {
-    ASSIGN_OR_RETURN(ListeningSocket tcp,
-                     ListenForTcpLinks(options.tcp_host, static_cast<int>(kCallersMax)));
+    ASSIGN_OR_RETURN(ListeningSocket tcp, ListenForTcpLinks(options.tcp_host, kBacklog));
     address.tcp = tcp.address;
     listener->listeners_.push_back(std::move(tcp));
   }
@@ -74,9 +88,12 @@ void LinkListener::WatchListeners(bool watch) {
 
 void LinkListener::Accept(const ListeningSocket& listener, absl::Time now) {
   const bool is_local = IsLocalAddress(listener.address);
-  while (callers_.size() < kCallersMax) {
-    OwnedDescriptor socket(
-        ::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  // So many at a time: those who are here go on between them.
+  for (size_t i = 0; i < kCallersMax; ++i) {
+    sockaddr_storage from = {};
+    socklen_t from_bytes = sizeof from;
+    OwnedDescriptor socket(::accept4(listener.socket.get(), reinterpret_cast<sockaddr*>(&from),
+                                     &from_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) {
       if (errno == ECONNABORTED || errno == EINTR) continue;
       if (errno != EAGAIN) accept_again_ = now + kAcceptAgain;
@@ -90,13 +107,31 @@ void LinkListener::Accept(const ListeningSocket& listener, absl::Time now) {
       Refuse(watched, now);
       continue;
     }
+    if (callers_.size() == kCallersMax) MakePlace(now);
     callers_.push_back(
         {.socket = std::move(socket),
          .is_local = is_local,
+         .source = is_local ? kThisHost : HostOf(from, from_bytes),
          .handshake = CreditorHandshake(options_.fleet_secret, options_.self, listener.address),
          .reader = {},
          .give_up = now + kCallerTime});
   }
+}
+
+void LinkListener::MakePlace(absl::Time now) {
+  absl::flat_hash_map<absl::string_view, size_t> counts;
+  size_t most = 0;
+  for (const Caller& caller : callers_) most = std::max(most, ++counts[caller.source]);
+  auto ended = callers_.end();
+  for (auto caller = callers_.begin(); caller != callers_.end(); ++caller) {
+    if (counts[caller->source] < most) continue;
+    const bool is_first = ended == callers_.end();
+    if (is_first || (ended->is_challenged && !caller->is_challenged)) ended = caller;
+  }
+  Refuse(absl::ResourceExhaustedError(
+             absl::StrCat(most, " callers of ", ended->source, " have not proved anything yet")),
+         now);
+  callers_.erase(ended);
 }
 
 absl::StatusOr<bool> LinkListener::GoOn(Caller& caller) {
@@ -166,17 +201,16 @@ std::vector<LinkListener::NewLink> LinkListener::Progress(absl::Time now) {
       failure = absl::DeadlineExceededError("no proof in time");
     }
     if (!failure.ok()) Refuse(failure, now);
-    std::swap(callers_[i], callers_.back());
-    callers_.pop_back();
+    callers_.erase(callers_.begin() + static_cast<ptrdiff_t>(i));
   }
-  WatchListeners(callers_.size() < kCallersMax && now >= accept_again_);
+  WatchListeners(now >= accept_again_);
   return links;
 }
 
 absl::Time LinkListener::next_time() const {
   absl::Time time = absl::InfiniteFuture();
   for (const Caller& caller : callers_) time = std::min(time, caller.give_up);
-  if (!watches_listeners_ && callers_.size() < kCallersMax) time = std::min(time, accept_again_);
+  if (!watches_listeners_) time = std::min(time, accept_again_);
   return time;
 }
 

@@ -1,6 +1,8 @@
 // Lets debtors connect to a creditor: over an abstract Unix socket, which gives a link over shared
 // memory, and over TCP. A caller that does not complete the handshake (link_handshake.h) in
-// kCallerTime gets no further; over a Unix socket it must also run as the same user.
+// kCallerTime gets no further; over a Unix socket it must also run as the same user. A process that
+// holds no secret could take all places for that time, so the address with the most callers gives
+// one up for another: a flood from one address costs only callers of that address.
 // Thread safety: none; the lending thread. No call blocks. Owner: LendingService.
 #pragma once
 
@@ -28,7 +30,7 @@ struct LinkListenerOptions {
 
 class LinkListener {
  public:
-  // Callers beyond it wait in the kernel.
+  // For one beyond it, the oldest of the address with the most callers goes.
   static constexpr size_t kCallersMax = 16;
   static constexpr absl::Duration kCallerTime = absl::Seconds(1);
 
@@ -56,6 +58,7 @@ class LinkListener {
   struct Caller {
     transfer::OwnedDescriptor socket;
     bool is_local;
+    std::string source;  // its IP address
     CreditorHandshake handshake;
     FrameReader reader;
     absl::Time give_up;
@@ -66,6 +69,9 @@ class LinkListener {
   absl::Status Watch(int socket);
   void WatchListeners(bool watch);
   void Accept(const ListeningSocket& listener, absl::Time now);
+  // Ends a caller of the address that has the most: the oldest one that has said nothing yet, or
+  // else the oldest. Of several such addresses, of all theirs.
+  void MakePlace(absl::Time now);
   // Whether the handshake is complete.
   absl::StatusOr<bool> GoOn(Caller& caller);
   absl::StatusOr<NewLink> MakeLink(Caller& caller);
@@ -79,7 +85,7 @@ class LinkListener {
   bool watches_listeners_ = true;
   // When the system gave no descriptor for a caller: until when no more are taken.
   absl::Time accept_again_ = absl::InfinitePast();
-  // Bound: kCallersMax (16), then callers wait in the kernel.
+  // The oldest first. Bound: kCallersMax (16), then MakePlace.
   std::vector<Caller> callers_;
   int64_t refused_ = 0;
   absl::Time log_again_ = absl::InfinitePast();

@@ -168,6 +168,25 @@ class ListenerTest : public testing::Test {
   absl::Time now_ = absl::UnixEpoch();
 };
 
+// Goes on with the link from both ends until it is there. The listener's clock may be ahead.
+DebtorId OpenLink(LinkListener& listener, LinkDialer& dialer, absl::Time now,
+                  absl::Time listener_now) {
+  std::vector<LinkListener::NewLink> made;
+  std::unique_ptr<transfer::MessageLink> link;
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  while ((made.empty() || link == nullptr) && absl::Now() < give_up) {
+    for (auto& one : listener.Progress(listener_now)) made.push_back(std::move(one));
+    if (link != nullptr) continue;
+    auto polled = dialer.Poll(now);
+    if (!polled.ok()) {
+      ADD_FAILURE() << polled.status();
+      return {};
+    }
+    link = *std::move(polled);
+  }
+  return made.empty() ? DebtorId() : made[0].debtor;
+}
+
 TEST_F(ListenerTest, CallersThatProveNothingAreDroppedInTimeAndOthersGetIn) {
   const size_t descriptors = NumDescriptors();
   {
@@ -181,26 +200,65 @@ TEST_F(ListenerTest, CallersThatProveNothingAreDroppedInTimeAndOthersGetIn) {
            NumDescriptors() < descriptors + 3 + 2 * LinkListener::kCallersMax) {
       EXPECT_TRUE(listener->Progress(now_).empty());
     }
-    const auto dialer = Dial(listener->address(), "host");
-    EXPECT_EQ(*dialer->Poll(now_), nullptr);
-    EXPECT_TRUE(listener->Progress(now_).empty());
-    EXPECT_EQ(*dialer->Poll(now_), nullptr) << "the newcomer waits in the kernel";
     pollfd wait = {.fd = listener->descriptor(), .events = POLLIN, .revents = 0};
-    EXPECT_EQ(::poll(&wait, 1, 0), 0) << "it must not keep the lending thread awake";
+    EXPECT_EQ(::poll(&wait, 1, 0), 0) << "they must not keep the lending thread awake";
     EXPECT_EQ(listener->next_time(), now_ + LinkListener::kCallerTime);
+    EXPECT_EQ(listener->refused(), 0);
     const absl::Time later = now_ + LinkListener::kCallerTime;
     EXPECT_TRUE(listener->Progress(later).empty());
     EXPECT_EQ(listener->refused(), static_cast<int64_t>(LinkListener::kCallersMax));
-    // The newcomer, with a clock of its own that stands.
-    std::vector<LinkListener::NewLink> made;
-    std::unique_ptr<transfer::MessageLink> link;
-    while (made.empty() || link == nullptr) {
-      for (auto& one : listener->Progress(later)) made.push_back(std::move(one));
-      if (link == nullptr) link = *dialer->Poll(now_);
-    }
-    EXPECT_EQ(made[0].debtor, kDebtor);
+    const auto dialer = Dial(listener->address(), "host");
+    EXPECT_EQ(OpenLink(*listener, *dialer, now_, later), kDebtor);
   }
   EXPECT_EQ(NumDescriptors(), descriptors);
+}
+
+// A connection to the listener from another address of this machine.
+OwnedDescriptor ConnectFrom(const char* from, const std::string& tcp) {
+  OwnedDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+  ::inet_pton(AF_INET, from, &address.sin_addr);
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ::inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(tcp.substr(tcp.rfind(':') + 1))));
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  return socket;
+}
+
+// The stranger opens more connections all the time, before and while the debtor proves itself. The
+// clock stands: no caller's time is over.
+TEST_F(ListenerTest, AStrangerThatTakesAllPlacesKeepsNoDebtorOfAnotherAddressOut) {
+  const auto listener = Listen();
+  const LinkAddress address = *ParseLinkAddress(listener->address());
+  std::vector<OwnedDescriptor> silent;
+  const auto flood = [&] {
+    for (size_t i = 0; i < 2 * LinkListener::kCallersMax + 1; ++i)
+      silent.push_back(ConnectFrom("127.0.0.2", address.tcp));
+  };
+  flood();
+  for (const std::string host : {"elsewhere", "host"}) {
+    SCOPED_TRACE(host);
+    const int64_t refused = listener->refused();
+    const auto dialer = Dial(listener->address(), host);
+    EXPECT_EQ(*dialer->Poll(now_), nullptr);
+    for (int i = 0; i < 3; ++i) {
+      flood();
+      for (int turn = 0; turn < 4; ++turn) EXPECT_TRUE(listener->Progress(now_).empty());
+    }
+    EXPECT_EQ(OpenLink(*listener, *dialer, now_, now_), kDebtor);
+    EXPECT_GT(listener->refused(), refused);
+  }
+}
+
+// Of one address, too, the newcomer gets in.
+TEST_F(ListenerTest, WhoSaysNothingMakesPlaceForOthersOfItsAddress) {
+  const auto listener = Listen();
+  const LinkAddress address = *ParseLinkAddress(listener->address());
+  std::vector<OwnedDescriptor> silent;
+  for (size_t i = 0; i < 2 * LinkListener::kCallersMax; ++i)
+    silent.push_back(ConnectFrom("127.0.0.1", address.tcp));
+  const auto dialer = Dial(listener->address(), "elsewhere");
+  EXPECT_EQ(OpenLink(*listener, *dialer, now_, now_), kDebtor);
 }
 
 TEST_F(ListenerTest, GarbageIsRefusedOverBothKindsOfSockets) {
