@@ -14,7 +14,7 @@ namespace {
 
 // How often a thread that waits for a link looks at creditors that could not be dialled yet.
 constexpr int kDialAgainMs = 1;
-// Loans are renewed after this part of their lease.
+// Loans are renewed after this part of their lease at the latest.
 constexpr int kRenewalsOfLease = 4;
 // Of the patience with a creditor, after a step in which it needed less than half of it.
 constexpr double kPatienceKept = 0.97;
@@ -362,10 +362,11 @@ void CreditorLinksImpl::SendReturns(Creditor& creditor) {
 }
 
 void CreditorLinksImpl::Renew(absl::Time now) {
+  const absl::Duration after = std::min(kRenewAfter, options_.lease_time / kRenewalsOfLease);
   absl::flat_hash_map<Creditor*, std::vector<LoanId>> due;
   for (const auto& [id, loan] : loans_) {
     if (loan.creditor == nullptr || !loan.creditor->peer.has_value() ||
-        loan.creditor->is_renewing || now - loan.renewed < options_.lease_time / kRenewalsOfLease) {
+        loan.creditor->is_renewing || now - loan.renewed < after) {
       continue;
     }
     std::vector<LoanId>& loans = due[loan.creditor];

@@ -14,7 +14,7 @@
 // was asked about.
 //
 // Loans are kept alive by the questions about them; Progress renews those that no step has
-// asked about recently.
+// asked about recently. The answer to either says whether the creditor recalls the loan.
 // Thread safety: none; the engine thread. Owner: NodeRuntime, which hands it to the engine.
 #pragma once
 
@@ -42,7 +42,7 @@ struct CreditorLinksOptions {
   absl::Duration patience = absl::Milliseconds(100);
   // A creditor that is late for this long loses the loans that it was asked about.
   absl::Duration answer_time_max = absl::Seconds(1);
-  // As LendingServiceOptions::lease_time: loans are renewed after a quarter of it.
+  // As LendingServiceOptions::lease_time: loans are renewed after a quarter of it at the latest.
   absl::Duration lease_time = absl::Seconds(5);
   // How long Collect spins before it sleeps: about as long as an answer takes.
   absl::Duration spin = absl::Microseconds(500);
@@ -72,6 +72,8 @@ class CreditorLinks : public engine::RemoteAttention {
   // Beyond these a loan is lost at once.
   static constexpr size_t kLoansMax = 16384;
   static constexpr size_t kCreditorsMax = 64;
+  // A loan that nothing has asked about for so long is renewed: well below the notice of a recall.
+  static constexpr absl::Duration kRenewAfter = absl::Milliseconds(250);
 
   // `clock` outlives it. Errors: as CallChannel::Create.
   static absl::StatusOr<std::unique_ptr<CreditorLinks>> Create(const CreditorLinksOptions& options,
