@@ -304,7 +304,8 @@ void CreditorLinksImpl::EndLate(absl::Time now) {
     const Creditor& creditor = *loan.creditor;
     if (creditor.late_since == absl::InfiniteFuture()) {
       loan.is_late = false;
-    } else if (now - creditor.late_since >= options_.answer_time_max) {
+    } else if (creditor.dialer == nullptr &&
+               now - creditor.late_since >= options_.answer_time_max) {
       LoseLoan(id, loan,
                absl::DeadlineExceededError(
                    absl::StrCat("creditor ", creditor.id.node.value(), " gave no answer within ",

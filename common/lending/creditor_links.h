@@ -11,7 +11,7 @@
 // Progress says so (CreditorLate); no loan is lost yet. In the step's later layers nothing waits
 // for it, and it is not asked again before it has answered. Then Progress returns CreditorAnswers.
 // If that takes longer than answer_time_max, Progress first returns LoanLost for the loans that it
-// was asked about.
+// was asked about. A link that still opens loses its loans only after LinkDialer::kDialTime.
 //
 // Loans are kept alive by the questions about them; Progress renews those that no step has
 // asked about recently. The answer to either says whether the creditor recalls the loan.

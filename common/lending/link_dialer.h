@@ -25,8 +25,8 @@ struct LinkDialerOptions {
 
 class LinkDialer {
  public:
-  // From Start to the link. A step waits for it no longer than for an answer; a loan that is lost
-  // because a loaded machine was slow costs more.
+  // From Start to the link. A step waits for it no longer than for an answer, but the loans are
+  // kept: one that is lost because a loaded machine was slow costs more.
   static constexpr absl::Duration kDialTime = absl::Seconds(3);
 
   // Begins to connect: over shared memory where both hosts are equal and the Unix socket can be
