@@ -74,13 +74,15 @@ void Borrower::Ask(absl::Time now) {
   const int64_t lacking = (2 * low - available + blocks_per_unit() - 1) / blocks_per_unit();
   const int64_t wanted = all ? int64_t{kUnitsMax} : std::max(planned, needed ? lacking : 0);
   const int32_t group_end = (lendable.first / kUnitsMax + 1) * kUnitsMax;
-  Loan loan{.sequence = sequence->id,
-            .units = {lendable.first, std::min({lendable.end, group_end,
-                                                static_cast<int32_t>(lendable.first + wanted)})},
-            .deadline = now + kAnswerTimeMax,
-            .planned = planned > 0 && !all,
-            .is_needed = needed || all,
-            .of_split = !sequence->generates};
+  const int32_t end =
+      std::min({lendable.end, group_end, static_cast<int32_t>(lendable.first + wanted)});
+  Loan loan{
+      .sequence = sequence->id,
+      .units = {lendable.first, lendable.first + UnitsInTime(*sequence, end - lendable.first)},
+      .deadline = now + kAnswerTimeMax,
+      .planned = planned > 0 && !all,
+      .is_needed = needed || all,
+      .of_split = !sequence->generates};
   if (loan.planned) plan_.units -= std::min<int64_t>(planned, loan.units.size());
   const LoanId id(next_loan_++);
   SendWanted(id, loan, now);
@@ -180,130 +182,7 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
   Send(it->first, loan, answer, now);
 }
 
-// ---- sending
-
-void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now) {
-  const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
-  const int64_t count = ordinals.end - ordinals.first;
-  const int64_t held = std::clamp<int64_t>(answer.held_blocks(), 0, count);
-  const Sequence* sequence = scheduler_.Find(loan.sequence);
-  const bool still_here = sequence != nullptr && CanLend(*sequence, loan.units);
-  if (!still_here) return Drop(loans_.find(id), "the sequence has ended or is computed again");
-  loan.deadline = now + kSendTimeMax;
-  if (held == count) {
-    loan.state = State::kReady;
-    return;
-  }
-  const auto hashes =
-      absl::MakeConstSpan(sequence->hashes)
-          .subspan(static_cast<size_t>(ordinals.first + held), static_cast<size_t>(count - held));
-  // A block whose hash another block has, or took, is not sealed. That other may be gone.
-  for (auto i = static_cast<size_t>(ordinals.first + held); i < static_cast<size_t>(ordinals.end);
-       ++i)
-    scheduler_.pool().SealAgain(sequence->blocks[i], sequence->hashes[i],
-                                kv::ParentOf(sequence->hashes, i));
-  loan.pinned = scheduler_.pool().MatchBlocks(hashes);
-  if (loan.pinned.size() != hashes.size()) return OnWithdrawn(loans_.find(id), now);
-  loan.state = State::kSending;
-  loan.export_id = ledger_.NewExport();
-  by_export_.emplace(loan.export_id, id);
-  ledger_.Transfer(
-      transfer::OpenExport{.export_id = loan.export_id,
-                           .peer = {.node = loan.creditor.node,
-                                    .incarnation = loan.creditor.incarnation,
-                                    .transport_address = answer.creditor_address(),
-                                    .host = answer.creditor_host()},
-                           .lease = LeaseId(answer.lease_id()),
-                           .epoch = Epoch(answer.epoch()),
-                           .blocks = loan.pinned,
-                           .deadline = loan.deadline,
-                           .window_first_ordinal = static_cast<int32_t>(loan.pinned.size())});
-  PushSome(loan);
-}
-
-// A block turned out to be damaged, and has been forgotten. It can never be lent.
-void Borrower::OnWithdrawn(Loans::iterator it, absl::Time now) {
-  const SequenceId sequence = it->second.sequence;
-  Unpin(it->second);
-  Drop(it, "a block was withdrawn");
-  ask_after_ = now + kAfterRefusal;
-  scheduler_.GiveUpLoans(sequence);
-}
-
-bool Borrower::SharesSteps(const Loan& loan) const {
-  const Sequence* sequence = scheduler_.Find(loan.sequence);
-  return sequence == nullptr || sequence->remaining() > 0;
-}
-
-int32_t Borrower::BlocksBeforeStep() const {
-  int64_t unsent = 0;
-  for (const auto& [id, loan] : loans_)
-    if (loan.state == State::kSending && SharesSteps(loan))
-      unsent += static_cast<int64_t>(loan.pinned.size()) - loan.pushed;
-  return pace_.BlocksBeforeStep(scheduler_.meter().PredictLastUs(),
-                                scheduler_.spec().layout.block_bytes(),
-                                {.unsent = unsent,
-                                 .available = scheduler_.block_counts().available(),
-                                 .sequences = scheduler_.running_count(),
-                                 .block_tokens = scheduler_.spec().layout.block_tokens});
-}
-
-// A part of the blocks at a time: the copies share the machine with the steps.
-void Borrower::PushSome(Loan& loan) {
-  const auto count = static_cast<int32_t>(loan.pinned.size());
-  if (loan.state != State::kSending || loan.pushed == count) return;
-  const bool steps = SharesSteps(loan);
-  const int32_t part = std::min(steps ? step_blocks_ : count, count - loan.pushed);
-  if (part == 0) return;
-  step_blocks_ -= steps ? part : 0;
-  ledger_.Transfer(transfer::PushRange{.export_id = loan.export_id,
-                                       .first_ordinal = loan.pushed,
-                                       .ordinal_count = part,
-                                       .first_layer = 0,
-                                       .layer_count = scheduler_.spec().layout.num_layers});
-  loan.pushed += part;
-  if (loan.pushed < count) return;
-  // These blocks are no prompt's, so there is no first token.
-  ledger_.Transfer(
-      transfer::FinishExport{.export_id = loan.export_id, .first_token = {}, .tokens = {}});
-}
-
-void Borrower::Unpin(Loan& loan) {
-  for (auto block = loan.pinned.rbegin(); block != loan.pinned.rend(); ++block)
-    scheduler_.pool().Unref(*block);
-  loan.pinned.clear();
-}
-
-void Borrower::Handle(const transfer::ExportDone& event) {
-  const auto found = by_export_.find(event.export_id);
-  if (found == by_export_.end()) return;
-  ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
-  pace_.Observe(event.bytes_sent, event.processor_time);
-  if (const auto it = loans_.find(found->second); it != loans_.end()) {
-    const lending::CreditorAddress& creditor = it->second.creditor;
-    costs_.OnSent({creditor.node, creditor.incarnation}, event.last_stretch_bytes,
-                  event.last_stretch);
-    Unpin(it->second);
-    it->second.state = State::kReady;
-  }
-  for (const BlockId block : cancelled_[event.export_id]) scheduler_.pool().Unref(block);
-  cancelled_.erase(event.export_id);
-  by_export_.erase(found);
-}
-
-void Borrower::Handle(const transfer::ExportFailed& event, absl::Time now) {
-  const auto found = by_export_.find(event.export_id);
-  if (found == by_export_.end()) return;
-  for (const BlockId block : cancelled_[event.export_id]) scheduler_.pool().Unref(block);
-  cancelled_.erase(event.export_id);
-  const auto it = loans_.find(found->second);
-  by_export_.erase(found);
-  if (it == loans_.end()) return;
-  Unpin(it->second);
-  Avoid(it->second.creditor.node.value(), now + kAvoidTime);
-  it->second.state = State::kReady;  // nothing is in flight
-  Drop(it, event.status.ToString());
-}
+// ---- using
 
 void Borrower::Drop(Loans::iterator it, const std::string& why) {
   Loan& loan = it->second;
@@ -321,8 +200,6 @@ void Borrower::Drop(Loans::iterator it, const std::string& why) {
   if (dropped.taken_over) OnNotTakenOver(dropped, id);
   if (dropped.regains) OnNotRegained(dropped);
 }
-
-// ---- using
 
 void Borrower::UseReady(absl::Time now) {
   for (auto it = loans_.begin(); it != loans_.end();) {
@@ -354,6 +231,8 @@ void Borrower::UseReady(absl::Time now) {
     scheduler_.CountLoan(sequence->id, loan->second.creditor.node.value(),
                          loan->second.units.size());
     loan->second.state = State::kUsed;
+    if (loan->second.units.size() >= sent_units_max_)
+      sent_units_max_ = std::min(kUnitsMax, 2 * sent_units_max_);
     if (loan->second.planned) keep_until_ = now + kPlannedKept;
     v1::NodeCounters& counters = ledger_.counters();
     counters.set_loans_taken(counters.loans_taken() + 1);
@@ -383,7 +262,7 @@ void Borrower::BeforeStep(absl::Time now) {
   ReturnEnded(now);
   UseReady(now);
   UseHome(now);
-  step_blocks_ = BlocksBeforeStep();
+  step_blocks_ = BlocksBeforeStep(now);
   for (auto& [id, loan] : loans_) PushSome(loan);
   MoveRecalled(now);
   Ask(now);
@@ -403,6 +282,8 @@ void Borrower::OnTick(absl::Time now) {
     if (loan->second.state == State::kUsed || loan->second.deadline > now) continue;
     if (!loan->second.replaces.has_value() && !loan->second.taken_over && !loan->second.regains)
       ask_after_ = now + kAfterRefusal;
+    if (loan->second.state == State::kSending)
+      sent_units_max_ = std::max(1, loan->second.units.size() / 2);
     Drop(loan, "it took too long");
   }
 }

@@ -66,6 +66,10 @@ class Borrower {
   static constexpr size_t kEndedKept = 64;  // ended loans that are remembered, to blame by name
   static constexpr absl::Duration kAnswerTimeMax = absl::Seconds(2);
   static constexpr absl::Duration kSendTimeMax = absl::Seconds(5);
+  // No more units are asked for than the pace sends in this time, if it is more than one. When it
+  // slows down, the last blocks go so long before kSendTimeMax: they have to be verified.
+  static constexpr absl::Duration kSendTimeAimed = absl::Milliseconds(2500);
+  static constexpr absl::Duration kSendTimeLeft = absl::Seconds(1);
   static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(200);  // until it asks again
   static constexpr absl::Duration kAvoidTime = absl::Seconds(10);  // a creditor that failed
   static constexpr absl::Duration kAvoidRecaller = absl::Seconds(2);
@@ -212,9 +216,16 @@ class Borrower {
   bool IsAsked(SequenceId sequence) const;
   // Whether the units are the next that the sequence can lend.
   bool CanLend(const Sequence& sequence, const engine::UnitSpan& units) const;
+
+  // ---- sending: borrower_sends.cc
   void Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now);
   // Blocks that loans may send before the next step, all together.
-  int32_t BlocksBeforeStep() const;
+  int32_t BlocksBeforeStep(absl::Time now) const;
+  // What is to be sent, and the room that is left meanwhile; nothing is due.
+  MovingPace::Room SendingRoom() const;
+  // As many of the sequence's next units as are sent in kSendTimeAimed and as sent_units_max_
+  // allows, and at least one.
+  int32_t UnitsInTime(const Sequence& sequence, int32_t units) const;
   // Whether there are steps that the loan's copies share the machine with: not of a prompt whose
   // rows are all computed.
   bool SharesSteps(const Loan& loan) const;
@@ -301,6 +312,9 @@ class Borrower {
   CreditorCosts costs_;
   int32_t step_blocks_ = MovingPace::kBlocksMax;  // that may still be sent before the next step
   int32_t split_refusals_ = 0;                    // in a row
+  // Half of those of a loan that came too late: the links may be slower than the pace. It doubles
+  // with each loan of so many units that is used.
+  int32_t sent_units_max_ = kUnitsMax;
   // The last plan, as far as no loan was asked for.
   struct Planned {
     int64_t units = 0;

@@ -1,6 +1,7 @@
 // How many blocks a debtor sends to its creditors between two of its steps. Sending takes a
 // processor and the memory's rate from the steps, so it gets a small part of their time. But a node
-// that runs out of blocks stands still, so it sends at least what keeps it ahead of that.
+// that runs out of blocks stands still, so it sends at least what keeps it ahead of that. Nor is a
+// loan of use that is not sent in its time: what has been copied for it is lost.
 //
 // The transfer thread measures what sending costs (transfer::ExportDone).
 // Thread safety: none; the engine thread. Owner: Borrower.
@@ -31,10 +32,17 @@ class MovingPace {
     int64_t available = 0;  // blocks that running sequences may still take
     int64_t sequences = 0;  // that run; each takes a block in block_tokens steps
     int64_t block_tokens = 1;
+    int64_t due = 0;  // blocks that have to go before this step: BlocksToFinish
   };
   // From 1 to kBlocksMax. `step_us`: the step's predicted time; 0 = nothing is known of it, and as
   // many as possible are sent.
   int32_t BlocksBeforeStep(double step_us, int64_t block_bytes, const Room& room) const;
+  // Whether that sends `room.unsent` blocks in so much time.
+  bool SendsWithin(absl::Duration time, double step_us, int64_t block_bytes,
+                   const Room& room) const;
+  // The blocks a step that send `unsent` of them in the time that is left; 0 if nothing is known of
+  // a step.
+  static int64_t BlocksToFinish(int64_t unsent, absl::Duration left, double step_us);
 
  private:
   double BlockUs(int64_t block_bytes) const;

@@ -46,6 +46,34 @@ TEST(MovingPace, StaysAheadOfWhatTheSequencesTake) {
   EXPECT_EQ(pace.BlocksBeforeStep(10'000, kBlockBytes, room), MovingPace::kBlocksMax);
 }
 
+TEST(MovingPace, SendsWhatIsDueInTheTimeThatIsLeft) {
+  const MovingPace pace = Measured(absl::Milliseconds(1));
+  // 100 steps of 10 ms.
+  EXPECT_EQ(MovingPace::BlocksToFinish(100, absl::Seconds(1), 10'000), 1);
+  EXPECT_EQ(MovingPace::BlocksToFinish(101, absl::Seconds(1), 10'000), 2);
+  EXPECT_EQ(MovingPace::BlocksToFinish(101, absl::Milliseconds(3), 10'000), 101);
+  EXPECT_EQ(MovingPace::BlocksToFinish(101, -absl::Seconds(3), 10'000), 101);
+  EXPECT_EQ(MovingPace::BlocksToFinish(101, absl::Seconds(1), 0), 0);
+  MovingPace::Room room = kRoomy;
+  room.due = 4;
+  EXPECT_EQ(pace.BlocksBeforeStep(10'000, kBlockBytes, room), 4);
+  room.due = 1000;
+  EXPECT_EQ(pace.BlocksBeforeStep(10'000, kBlockBytes, room), MovingPace::kBlocksMax);
+}
+
+TEST(MovingPace, KnowsWhatItSendsInATime) {
+  const MovingPace pace = Measured(absl::Milliseconds(1));
+  MovingPace::Room room = kRoomy;
+  // Three blocks before each step of 110 ms.
+  room.unsent = 27;
+  EXPECT_TRUE(pace.SendsWithin(absl::Seconds(1), 110'000, kBlockBytes, room));
+  room.unsent = 28;
+  EXPECT_FALSE(pace.SendsWithin(absl::Seconds(1), 110'000, kBlockBytes, room));
+  EXPECT_TRUE(pace.SendsWithin(absl::Seconds(1), 0, kBlockBytes, room)) << "nothing is known";
+  room.available = 0;
+  EXPECT_TRUE(pace.SendsWithin(absl::Seconds(1), 110'000, kBlockBytes, room)) << "it runs short";
+}
+
 TEST(MovingPace, WithoutMeasurementsItIsCareful) {
   const MovingPace pace;
   EXPECT_EQ(pace.BlocksBeforeStep(0, kBlockBytes, kRoomy), MovingPace::kBlocksMax)
@@ -70,7 +98,8 @@ TEST(MovingPace, AnythingAtAllGivesANumberInItsRange) {
                                                  {.unsent = any(counts),
                                                   .available = any(counts),
                                                   .sequences = any(counts),
-                                                  .block_tokens = 1 + any(counts) % 1024});
+                                                  .block_tokens = 1 + any(counts) % 1024,
+                                                  .due = any(counts)});
     ASSERT_GE(blocks, 1);
     ASSERT_LE(blocks, MovingPace::kBlocksMax);
   }
