@@ -64,6 +64,7 @@ class Borrower {
   static constexpr size_t kRegainsMax = 8;  // likewise, of loans of lost units
   static constexpr int32_t kUnitsMax = 16;  // of one loan; it ends with a group of so many units
   static constexpr size_t kEndedKept = 64;  // ended loans that are remembered, to blame by name
+  // Beside cost::LoanBytesTime where a creditor fetches the units before it answers.
   static constexpr absl::Duration kAnswerTimeMax = absl::Seconds(2);
   static constexpr absl::Duration kSendTimeMax = absl::Seconds(5);
   // No more units are asked for than the pace sends in this time, if it is more than one. When it
@@ -214,6 +215,8 @@ class Borrower {
   // Whether a loan for the sequence is not used yet, beside those that replace others or regain
   // lost units.
   bool IsAsked(SequenceId sequence) const;
+  // When a loan of units that another creditor has, or had, has to be granted.
+  absl::Time MoveDeadline(const engine::UnitSpan& units, absl::Time now) const;
   // Whether the units are the next that the sequence can lend.
   bool CanLend(const Sequence& sequence, const engine::UnitSpan& units) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/cost/loan_time.h"
 #include "common/node/borrower.h"
 #include "common/node/lent_units.h"
 #include "common/telemetry/log.h"
@@ -31,6 +32,12 @@ std::vector<Borrower::LoanView> Borrower::loans() const {
 
 // ---- to another creditor
 
+absl::Time Borrower::MoveDeadline(const engine::UnitSpan& units, absl::Time now) const {
+  return now + kAnswerTimeMax +
+         cost::LoanBytesTime(units.size() * blocks_per_unit() *
+                             scheduler_.spec().layout.block_bytes());
+}
+
 void Borrower::MoveRecalled(absl::Time now) {
   size_t moving = 0;
   for (const auto& [id, loan] : loans_) moving += loan.replaces.has_value();
@@ -55,7 +62,7 @@ void Borrower::AskForAnother(LoanId id, Loan& loan, absl::Time now) {
   loan.is_replaced = true;
   Loan next{.sequence = loan.sequence,
             .units = loan.units,
-            .deadline = now + kAnswerTimeMax,
+            .deadline = MoveDeadline(loan.units, now),
             .replaces = id,
             .of_split = loan.of_split};
   const LoanId next_id(next_loan_++);
@@ -180,7 +187,7 @@ void Borrower::AskForLost(const Loan& lost, absl::Time now) {
                                    [](const auto& loan) { return loan.second.regains; });
   Loan next{.sequence = lost.sequence,
             .units = lost.units,
-            .deadline = now + kAnswerTimeMax,
+            .deadline = MoveDeadline(lost.units, now),
             .creditor = lost.creditor,
             .regains = true};
   if (routers_.empty() || asked >= int64_t{kRegainsMax}) return OnNotRegained(next);

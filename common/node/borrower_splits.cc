@@ -64,9 +64,10 @@ bool Borrower::TakeOver(SequenceId id, int32_t units, absl::Span<const v1::KvLoa
   if (!enabled_ || routers_.empty() || units == 0 || end != units) return false;
   std::vector<engine::LentUnits> lent;
   for (const v1::KvLoan& from : loans) {
+    const engine::UnitSpan taken = {from.first_unit(), from.first_unit() + from.units()};
     Loan loan{.sequence = id,
-              .units = {from.first_unit(), from.first_unit() + from.units()},
-              .deadline = now + kAnswerTimeMax,
+              .units = taken,
+              .deadline = MoveDeadline(taken, now),
               .creditor = {.node = NodeId(from.creditor_node_id()),
                            .incarnation = Incarnation(from.creditor_incarnation())},
               .taken_over = true};

@@ -200,7 +200,9 @@ void Lender::Answer(RouterKey router, const v1::LendBlocks& command, bool indebt
   v1::LoanOffered& offered = *event.mutable_loan_offered();
   offered.set_units(units);
   offered.set_held_blocks(static_cast<int32_t>(loan->held));
-  if (lacks) OpenLease(key, *loan, now + (moves ? kFetchTimeMax : kFillTimeMax));
+  const int64_t missing = std::ssize(loan->blocks) - loan->held;
+  if (lacks)
+    OpenLease(key, *loan, now + (moves ? kFetchTimeMax + BlocksTime(missing) : kFillTimeMax));
   if (moves && lacks) {
     loan->offer = Loan::Offer{.router = router, .first_unit = command.first_unit(), .units = units};
     Fetch(router, command, *loan);
@@ -338,7 +340,7 @@ void Lender::OnTick(absl::Time now) {
   }
   if (scheduler_.short_of_blocks() && !recalling && youngest != nullptr &&
       !MakeRoom(youngest->second.arrived_us, now))
-    Recall(youngest->first, now + kNotice);
+    Recall(youngest->first, now + kNotice + BlocksTime(std::ssize(youngest->second.blocks)));
   for (const lending::LoanKey& key : over) End(key, "recalled");
   EndHoldBack(now);
 }
@@ -354,10 +356,12 @@ void Lender::EndHoldBack(absl::Time now) {
 
 void Lender::BeginDrain(absl::Time now, absl::Duration time_left) {
   drains_ = true;
-  const absl::Time until = now + std::max(kNotice, time_left / 2);
   std::vector<lending::LoanKey> keys;
   for (const auto& [key, loan] : loans_) keys.push_back(key);
-  for (const lending::LoanKey& key : keys) Recall(key, until);
+  for (const lending::LoanKey& key : keys) {
+    const absl::Duration notice = kNotice + BlocksTime(std::ssize(loans_.at(key).blocks));
+    Recall(key, now + std::max(notice, time_left / 2));
+  }
 }
 
 }  // namespace tandem::node

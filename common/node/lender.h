@@ -36,6 +36,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/cost/loan_time.h"
 #include "common/kv/block_hash.h"
 #include "common/lending/lending.h"
 #include "common/node/node_ledger.h"
@@ -47,9 +48,9 @@ class Lender {
   static constexpr size_t kLoansMax = 4096;
   // How long a debtor may take to send a loan's blocks.
   static constexpr absl::Duration kFillTimeMax = absl::Seconds(6);
-  // How long a debtor keeps a loan after its recall.
+  // How long a debtor keeps a loan after its recall, beside cost::LoanBytesTime of its blocks.
   static constexpr absl::Duration kNotice = absl::Seconds(1);
-  // How long the creditor that a loan leaves may take to send its blocks here.
+  // How long the creditor that a loan leaves may take to send its blocks here, likewise.
   static constexpr absl::Duration kFetchTimeMax = absl::Seconds(1);
   // Questions that wait for another loan's blocks, and for how long at most: routers ask another
   // node soon after that (LoanBroker::kTimeMax).
@@ -77,7 +78,7 @@ class Lender {
   // The node that a loan's blocks were to be fetched from has left the fleet.
   void OnNoHolder(LeaseId lease);
   void OnTick(absl::Time now);
-  // Recalls all loans; each ends within half of `time_left`, or after the usual notice if that is
+  // Recalls all loans; each ends within half of `time_left`, or after its usual notice if that is
   // longer.
   void BeginDrain(absl::Time now, absl::Duration time_left);
 
@@ -143,6 +144,10 @@ class Lender {
   }
   void End(const lending::LoanKey& key, const std::string& why);
   void Recall(const lending::LoanKey& key, absl::Time until);
+  // What so many blocks of a loan may take to another node.
+  absl::Duration BlocksTime(int64_t blocks) const {
+    return cost::LoanBytesTime(blocks * scheduler_.spec().layout.block_bytes());
+  }
   // Holds back a sequence of this node's that came after `arrived_us`; false when there is none.
   bool MakeRoom(int64_t arrived_us, absl::Time now);
   // Sequences that are held back go on if no loan of an older one is left.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/cost/loan_time.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -15,11 +16,12 @@ void LoanHome::Begin(RouterKey router, const lending::CreditorAddress& creditor,
   TANDEM_CHECK(blocks.ok(), "loan ", units.loan.value(), ": ", blocks.status().ToString());
   blocks_ = *std::move(blocks);
   lease_ = ledger_.NewLease();
+  const int64_t bytes = count * scheduler_.spec().layout.block_bytes();
   ledger_.Transfer(transfer::OpenLease{.lease = lease_,
                                        .epoch = Epoch(1),
                                        .first_ordinal = 0,
                                        .blocks = blocks_,
-                                       .deadline = now + kTimeMax,
+                                       .deadline = now + kTimeMax + cost::LoanBytesTime(bytes),
                                        .window_first_ordinal = static_cast<int32_t>(count)});
   v1::NodeEvent event;
   v1::BlocksWanted& ask = *event.mutable_blocks_wanted();

@@ -24,7 +24,8 @@ namespace tandem::node {
 
 class LoanHome {
  public:
-  // A fetch that takes longer is given up: the creditor was lost before it began to send.
+  // A fetch that takes longer, beside cost::LoanBytesTime of its blocks, is given up: the creditor
+  // was lost before it began to send.
   static constexpr absl::Duration kTimeMax = absl::Seconds(1);
 
   // `scheduler` and `ledger` outlive it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/cost/loan_time.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -200,6 +201,7 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
   const int32_t count = whole + (command.tokens_after().empty() ? 0 : 1);
   // Nothing is read of an export that is cancelled before its first push.
   std::vector<BlockId> blocks(static_cast<size_t>(count), BlockId(0));
+  const int64_t bytes = count * scheduler_.spec().layout.block_bytes();
   v1::TokensBySource part_rows;
   if (held) {
     std::copy(send.blocks.begin(), send.blocks.end(), blocks.begin());
@@ -215,7 +217,7 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
       .lease = LeaseId(command.lease_id()),
       .epoch = Epoch(command.epoch()),
       .blocks = std::move(blocks),
-      .deadline = now + kTimeMax,
+      .deadline = now + kTimeMax + (send.lent ? cost::LoanBytesTime(bytes) : absl::ZeroDuration()),
       .window_first_ordinal =
           send.lent ? whole : static_cast<int32_t>(scheduler_.pool().FirstWindowed(whole))});
   sends_.emplace(export_id, std::move(send));

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/cost/loan_time.h"
 #include "common/rpc/convert.h"
 #include "router/core/lendable_blocks.h"
 #include "router/fleet/loan_price.h"
@@ -216,6 +217,11 @@ absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& 
   Question question{.wanted = std::move(wanted),
                     .refusal = absl::ResourceExhaustedError("no node has memory to lend"),
                     .deadline = now + kTimeMax};
+  if (!question.wanted.from_node_id().empty()) {
+    question.deadline += cost::LoanBytesTime(
+        static_cast<int64_t>(static_cast<double>(std::ssize(*hashes) * debtor.block_tokens) *
+                             debtor.kv_bytes_per_token));
+  }
   for (const Node* node : ranked) question.left.insert(question.left.begin(), node->key);
   for (const NodeKey rival : rivals) {
     if (std::find(question.left.begin(), question.left.end(), rival) == question.left.end())

@@ -57,6 +57,7 @@ class LoanBroker {
   static constexpr absl::Duration kUnmetKept = absl::Seconds(5);
   // Of one loan: 16 units of 256 tokens, in the smallest blocks.
   static constexpr size_t kBlocksMax = 4096;
+  // Beside cost::LoanBytesTime where the creditor fetches the blocks before it answers.
   static constexpr absl::Duration kTimeMax = absl::Milliseconds(1500);
 
   // All outlive the broker.

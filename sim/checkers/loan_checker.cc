@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/cost/loan_time.h"
 #include "common/node/lent_units.h"
 
 namespace tandem::sim {
@@ -299,8 +300,11 @@ void LoanChecker::CheckServed(const Ends& creditor) {
         absl::StrCat("the creditor ", credit.offered ? "fetches " : "serves ", credit.blocks.size(),
                      " blocks, the debtor ", debtor == nullptr ? "has ended" : "does not use it");
     if (credit.offered) {
+      const int64_t bytes =
+          std::ssize(credit.blocks) * party.resources->scheduler().spec().layout.block_bytes();
       Follow({State::kOffered, key, party.self}, party,
-             node::Lender::kFetchTimeMax + limits_.hop + TickOf(party), absl::InfinitePast(), says);
+             node::Lender::kFetchTimeMax + cost::LoanBytesTime(bytes) + limits_.hop + TickOf(party),
+             absl::InfinitePast(), says);
       continue;
     }
     const auto served = FindServed(party.served, key);

@@ -48,6 +48,7 @@ class LendingTest : public DecodeCoreTest {
   static absl::StatusCode Code(const v1::LoanOffered& offered) {
     return rpc::FromWire(offered.status()).code();
   }
+  int64_t block_bytes() const { return resources_->scheduler().spec().layout.block_bytes(); }
   template <typename Command>
   static int Count(const node::NodeActions& actions) {
     int count = 0;

@@ -156,7 +156,7 @@ TEST_F(LendingTest, AnExpiredLoanEndsAndADrainRecallsTheOthers) {
   EXPECT_EQ(Count<lending::StopServing>(Send(lending::LoanExpired{Key(1)})), 1);
   core_->BeginDrain(now_, absl::Seconds(2));
   EXPECT_EQ(Count<lending::RecallLoan>(resources_->TakeActions()), 1);
-  now_ += node::Lender::kNotice;
+  now_ += node::Lender::kNotice + cost::LoanBytesTime(block_bytes());
   core_->OnTick(now_);
   EXPECT_EQ(Count<lending::StopServing>(resources_->TakeActions()), 1);
   EXPECT_EQ(core_->load().blocks_lent(), 0);

@@ -100,6 +100,8 @@ TEST_F(MovingHereTest, TheCreditorThatALoanLeavesSendsItsBlocks) {
   const auto& exported = std::get<transfer::OpenExport>(sent.transfer[0]);
   EXPECT_EQ(exported.blocks.size(), 3u);
   EXPECT_EQ(exported.window_first_ordinal, 3) << "windowed layers have no part in it";
+  EXPECT_EQ(exported.deadline,
+            now_ + node::PrefixFetch::kTimeMax + cost::LoanBytesTime(3 * block_bytes()));
   Send(lending::LoanReturned{Key(1)});
   EXPECT_EQ(used(), 3) << "pinned until they are sent";
   Send(transfer::ExportDone{.export_id = exported.export_id});
@@ -218,12 +220,17 @@ class ComingHomeTest : public MovingAwayTest {
       if (event.has_loan_wanted()) Send(Refused(event.loan_wanted()));
     Send(Abort("b"));
     core_->OnLending(lending::LoanRecalled{LoanId(loan_)}, now_);
-    for (const auto& [router, event] : StepLent().events)
+    const node::NodeActions actions = StepLent();
+    for (const auto& command : actions.transfer)
+      if (const auto* lease = std::get_if<transfer::OpenLease>(&command))
+        deadline_ = lease->deadline;
+    for (const auto& [router, event] : actions.events)
       if (event.has_blocks_wanted()) return event.blocks_wanted();
     ADD_FAILURE() << "nothing comes home";
     return {};
   }
   uint64_t loan_ = 0;
+  absl::Time deadline_;  // of the fetch
 };
 
 TEST_F(ComingHomeTest, TheUnitsAreFetchedAndTheLoanIsReturned) {
@@ -231,6 +238,7 @@ TEST_F(ComingHomeTest, TheUnitsAreFetchedAndTheLoanIsReturned) {
   EXPECT_EQ(wanted.from_node_id(), "c");
   EXPECT_TRUE(wanted.fetch() && wanted.lent());
   EXPECT_EQ(wanted.hashes().size(), kv::kBlockHashBytes);
+  EXPECT_EQ(deadline_, now_ + node::LoanHome::kTimeMax + cost::LoanBytesTime(block_bytes()));
   StepLent();
   EXPECT_EQ(core_->load().debts_size(), 1) << "not before they have arrived";
   Send(transfer::LeaseInstalled{.lease = LeaseId(wanted.lease_id()), .epoch = Epoch(1)});

@@ -1,5 +1,7 @@
 // Goal: a loan of many large blocks is sent in its time at the pace that the debtor's steps allow:
 // it asks for no more than that, and sends faster when the time runs out. Nothing is sent twice.
+// One that moves has time for its bytes.
+#include <limits>
 #include <map>
 
 #include "tests/unit/node/lending_fixture.h"
@@ -152,6 +154,26 @@ TEST_F(LoanPaceTest, ASlowLinkIsGivenHalfAsMuchTheNextTime) {
     ASSERT_EQ(asked_, std::vector<int>{units});
     asked_.clear();
   }
+}
+
+// ---- loans that move
+
+TEST_F(LendingTest, ALoanThatMovesHereIsGivenTimeForItsBytes) {
+  v1::NodeCommand command = Lend(1, 3);
+  command.mutable_lend_blocks()->set_from_node_id("d8");
+  const node::NodeActions actions = Send(command);
+  ASSERT_EQ(actions.transfer.size(), 1u);
+  const absl::Duration of_bytes = cost::LoanBytesTime(3 * block_bytes());
+  EXPECT_GT(of_bytes, absl::ZeroDuration());
+  EXPECT_EQ(std::get<transfer::OpenLease>(actions.transfer[0]).deadline,
+            now_ + node::Lender::kFetchTimeMax + of_bytes);
+}
+
+TEST_F(LendingTest, TheTimeOfALoansBytesIsBounded) {
+  EXPECT_EQ(cost::LoanBytesTime(0), absl::ZeroDuration());
+  EXPECT_EQ(cost::LoanBytesTime(500'000'000), absl::Seconds(2));
+  EXPECT_EQ(cost::LoanBytesTime(-1), absl::ZeroDuration());
+  EXPECT_EQ(cost::LoanBytesTime(std::numeric_limits<int64_t>::max()), cost::kLoanBytesTimeMax);
 }
 
 }  // namespace

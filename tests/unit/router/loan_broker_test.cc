@@ -3,6 +3,7 @@
 // and lost nodes end in an answer. What nodes lend counts towards what decode nodes can hold.
 #include "router/core/loan_broker.h"
 
+#include "common/cost/loan_time.h"
 #include "tests/unit/router/loan_broker_fixture.h"
 
 namespace tandem::router {
@@ -264,6 +265,27 @@ TEST_F(LoanBrokerTest, ASilentCreditorsTimeIsBounded) {
   EXPECT_EQ(rpc::FromWire(Answer().status()).code(), absl::StatusCode::kDeadlineExceeded);
   Offer(2, 1, absl::OkStatus());  // late: the creditor's loan expires by itself
   EXPECT_TRUE(harness_.Quiet(1));
+}
+
+// Its next creditor fetches the blocks before it answers.
+TEST_F(LoanBrokerTest, ALoanThatMovesHasTimeForItsBytes) {
+  for (const std::string id : {"d1", "d2", "d3"}) {
+    v1::Registration node = Lends(id);
+    node.set_kv_bytes_per_block(1 << 24);
+    Join({node});
+  }
+  v1::NodeEvent event;
+  v1::LoanWanted& wanted = *event.mutable_loan_wanted();
+  wanted.set_loan(8);
+  wanted.set_units(1);
+  wanted.set_hashes(kv::PackHashes(Hashes(16)));
+  wanted.set_from_node_id("d2");
+  harness_.Say(1, {event});
+  EXPECT_EQ(Asked(), 3u);
+  harness_.Advance(LoanBroker::kTimeMax + cost::LoanBytesTime(1 << 28) - absl::Milliseconds(1));
+  EXPECT_TRUE(harness_.Quiet(1));
+  harness_.Advance(absl::Milliseconds(2));
+  EXPECT_EQ(rpc::FromWire(Answer().status()).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_F(LoanBrokerTest, QuestionsBeyondTheBoundAreRefusedAtOnce) {
