@@ -19,9 +19,12 @@ BeamSearch MakeSearch(const RequestInput& input) {
 }  // namespace
 
 BeamGroup::BeamGroup(RequestInput input, absl::Time now)
-    : base_(std::move(input)), submitted_(now), search_(MakeSearch(base_)) {}
+    : base_(std::move(input)),
+      submitted_(now),
+      search_(MakeSearch(base_)),
+      running_{{base_.prompt, std::make_shared<HashedBlocks>()}} {}
 
-std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
+std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) {
   SharedValue<request::SamplingParams> sampling = base_.sampling;
   request::SamplingParams& greedy = sampling.Edit();
   greedy.temperature = 0;
@@ -31,13 +34,20 @@ std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
   one_token.ignore_eos = true;
   const SharedValue<request::StopParams> stop = std::move(one_token);
   std::vector<RequestInput> inputs;
+  std::vector<Running> running;
   for (const BeamSearch::Beam& beam : search_.running()) {
     RequestInput input = base_;
-    if (!beam.tokens.empty()) {
-      std::vector<TokenId> prompt = *base_.prompt;
-      for (const v1::GeneratedToken& token : beam.tokens) prompt.push_back(token.token_id());
+    const Running& parent = running_[static_cast<size_t>(beam.parent)];
+    if (beam.num_tokens > 0) {
+      std::vector<TokenId> prompt;
+      prompt.reserve(parent.prompt->size() + 1);
+      prompt.assign(parent.prompt->begin(), parent.prompt->end());
+      prompt.push_back(search_.LastToken(beam));
       input.prompt = std::move(prompt);
     }
+    // What the parent knows now. The two may come to know different blocks.
+    input.hashed = std::make_shared<HashedBlocks>(*parent.hashed);
+    running.push_back({input.prompt, input.hashed});
     input.sampling = sampling;
     input.stop = stop;
     input.max_tokens_given = true;
@@ -49,6 +59,7 @@ std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
     if (steps_ > 0) input.prompt_logprobs.reset();
     inputs.push_back(std::move(input));
   }
+  running_ = std::move(running);
   return inputs;
 }
 
@@ -88,8 +99,8 @@ std::vector<ClientEvent> BeamGroup::Answers(absl::Time now) const {
     if (!aborted_) {
       const BeamSearch::Beam& beam = complete[static_cast<size_t>(i)];
       done.reason = beam.reason;
-      done.usage.set_output_tokens(static_cast<int32_t>(beam.tokens.size()));
-      events.emplace_back(TokensReady{done.sequence_index, beam.tokens});
+      done.usage.set_output_tokens(static_cast<int32_t>(beam.num_tokens));
+      events.emplace_back(TokensReady{done.sequence_index, search_.Tokens(beam)});
     }
     events.emplace_back(std::move(done));
   }

@@ -9,11 +9,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/base/shared_value.h"
 #include "router/core/beam_search.h"
 #include "router/core/client_event.h"
+#include "router/core/hashed_blocks.h"
 #include "router/core/request_input.h"
 #include "router/core/sequence_answer.h"
 
@@ -24,8 +28,8 @@ class BeamGroup {
   // REQUIRES: input.beams.
   BeamGroup(RequestInput input, absl::Time now);
 
-  // The sequences of the current step, one for each running beam.
-  std::vector<RequestInput> StepInputs(absl::Time now) const;
+  // The sequences of the current step, one for each running beam. Once a step.
+  std::vector<RequestInput> StepInputs(absl::Time now);
   // Takes what the sequence of `beam` (an index of StepInputs) has to say. Leaves its
   // prompt_scores alone.
   void OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome);
@@ -43,6 +47,13 @@ class BeamGroup {
   uint32_t steps_ = 0;    // complete ones
   RequestDone first_;     // of the first step, which computed the prompt
   bool aborted_ = false;  // no step follows
+  // A running beam's prompt and tokens, and what its sequence knows of their blocks.
+  struct Running {
+    SharedValue<std::vector<TokenId>> prompt;
+    std::shared_ptr<HashedBlocks> hashed;
+  };
+  // Of the last step, first the request's. Bound: kBeamWidthMax (64).
+  std::vector<Running> running_;
 };
 
 }  // namespace tandem::router

@@ -28,17 +28,16 @@ double BeamSearch::Penalised(double score, int64_t tokens) const {
   return score / std::pow(static_cast<double>(tokens), params_.length_penalty);
 }
 
-BeamSearch::Beam BeamSearch::Extend(const Candidate& candidate) const {
-  const size_t parent = static_cast<size_t>(candidate.parent);
+BeamSearch::Beam BeamSearch::Extend(const Candidate& candidate) {
+  const Beam& parent = running_[static_cast<size_t>(candidate.parent)];
+  const auto& top = offered_[static_cast<size_t>(candidate.parent)].top_logprobs();
+  const size_t kept = static_cast<size_t>(std::clamp(logprobs_, 0, top.size()));
   Beam beam;
-  beam.tokens = running_[parent].tokens;
+  beam.last = tree_.Add(parent.last, candidate.token, candidate.logprob,
+                        absl::MakeConstSpan(top.data(), kept));
+  beam.num_tokens = parent.num_tokens + 1;
+  beam.parent = candidate.parent;
   beam.score = candidate.score;
-  v1::GeneratedToken& token = beam.tokens.emplace_back();
-  token.set_token_id(candidate.token);
-  token.set_index(static_cast<int32_t>(beam.tokens.size()) - 1);
-  token.set_logprob(candidate.logprob);
-  const auto& top = offered_[parent].top_logprobs();
-  for (int i = 0; i < std::min<int>(logprobs_, top.size()); ++i) *token.add_top_logprobs() = top[i];
   return beam;
 }
 
@@ -49,7 +48,9 @@ void BeamSearch::Complete(Beam beam, int64_t tokens) {
       std::upper_bound(complete_.begin(), complete_.end(), beam.score,
                        [](double score, const Beam& other) { return score > other.score; });
   complete_.insert(place, std::move(beam));
-  if (static_cast<int32_t>(complete_.size()) > params_.width) complete_.pop_back();
+  if (static_cast<int32_t>(complete_.size()) <= params_.width) return;
+  tree_.Release(complete_.back().last);
+  complete_.pop_back();
 }
 
 bool BeamSearch::Over(int64_t tokens) const {
@@ -68,7 +69,7 @@ bool BeamSearch::Advance() {
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return std::tuple(-a.score, a.parent, a.token) < std::tuple(-b.score, b.parent, b.token);
   });
-  const auto tokens = static_cast<int64_t>(running_.front().tokens.size()) + 1;
+  const int64_t tokens = running_.front().num_tokens + 1;
   const size_t width = static_cast<size_t>(params_.width);
   std::vector<Beam> next;
   for (size_t i = 0; i < candidates.size() && next.size() < width; ++i) {
@@ -82,6 +83,7 @@ bool BeamSearch::Advance() {
       Complete(std::move(beam), tokens);
     }
   }
+  for (const Beam& beam : running_) tree_.Release(beam.last);
   running_ = std::move(next);
   offered_.assign(running_.size(), {});
   return Over(tokens);

@@ -18,6 +18,7 @@
 
 #include "common/base/ids.h"
 #include "common/request/sampling_params.h"
+#include "router/core/beam_tree.h"
 #include "router/core/request_input.h"
 #include "tandem/v1/common.pb.h"
 
@@ -26,8 +27,10 @@ namespace tandem::router {
 class BeamSearch {
  public:
   struct Beam {
-    std::vector<v1::GeneratedToken> tokens;  // with the client's log-probabilities
-    double score = 0;                        // complete ones: with the length penalty
+    BeamTree::Node last = BeamTree::kRoot;  // of its tokens
+    int64_t num_tokens = 0;
+    int32_t parent = 0;  // of running(), one step before
+    double score = 0;    // complete ones: with the length penalty
     request::FinishReason reason = request::FinishReason::kNone;
   };
 
@@ -50,6 +53,13 @@ class BeamSearch {
   bool Advance();
   // Best first, at most `width`.
   const std::vector<Beam>& complete() const { return complete_; }
+  // Of a running or complete beam; the second with the client's log-probabilities.
+  std::vector<TokenId> TokenIds(const Beam& beam) const { return tree_.TokenIds(beam.last); }
+  std::vector<v1::GeneratedToken> Tokens(const Beam& beam) const { return tree_.Tokens(beam.last); }
+  // REQUIRES: the beam has tokens.
+  TokenId LastToken(const Beam& beam) const { return tree_.token(beam.last); }
+  // Tokens that are kept, of all beams together.
+  int64_t tokens_kept() const { return tree_.size(); }
 
  private:
   struct Candidate {
@@ -58,7 +68,7 @@ class BeamSearch {
     float logprob = 0;
     double score = 0;
   };
-  Beam Extend(const Candidate& candidate) const;
+  Beam Extend(const Candidate& candidate);
   void Complete(Beam beam, int64_t tokens);
   bool Over(int64_t tokens) const;
   double Penalised(double score, int64_t tokens) const;
@@ -67,6 +77,7 @@ class BeamSearch {
   int64_t max_tokens_;
   const std::vector<TokenId> stop_token_ids_;
   const int32_t logprobs_;
+  BeamTree tree_;
   // Bound: kBeamWidthMax (64) each.
   std::vector<Beam> running_, complete_;
   // Bound: kBeamWidthMax (64).

@@ -15,6 +15,7 @@
 #include "common/base/shared_value.h"
 #include "common/request/guided_params.h"
 #include "common/request/sampling_params.h"
+#include "router/core/hashed_blocks.h"
 #include "router/core/service_tier.h"
 
 namespace tandem::router {
@@ -65,6 +66,8 @@ struct RequestInput {
   // What the front end itself keeps of the request, to repeat it in the answer.
   int64_t front_end_bytes = 0;
   std::optional<BeamParams> beams;  // the best `sequences` beams are the answers
+  // Of a sequence of a beam search: the hashes that earlier steps have made of its prompt.
+  std::shared_ptr<HashedBlocks> hashed;
   // The sequence ends only once its prompt lies on the decode node, however short the answer is:
   // other sequences share that prompt.
   bool installs_prompt = false;

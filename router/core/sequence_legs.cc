@@ -13,7 +13,7 @@ SequenceLegs::SequenceLegs(const RequestInput& input, uint64_t number,
     : input_(input),
       context_(context),
       commands_(input, number, context),
-      prompt_(input.prompt),
+      prompt_(input.prompt, input.hashed),
       decode_(context, commands_),
       prefill_(context, commands_) {}
 

@@ -43,7 +43,7 @@ BeamSearch Search(engine::Engine& engine, const nlohmann::json& golden) {
   while (!over) {
     for (size_t b = 0; b < search.running().size(); ++b) {
       std::vector<TokenId> tokens = prompt;
-      for (const auto& token : search.running()[b].tokens) tokens.push_back(token.token_id());
+      for (const TokenId token : search.TokenIds(search.running()[b])) tokens.push_back(token);
       search.Offer(static_cast<int32_t>(b), Continue(engine, tokens, search.candidates()));
     }
     over = search.Advance();
@@ -72,7 +72,7 @@ TEST(BeamSearch, AgreesWithTransformers) {
     for (size_t i = 0; i < sequences.size(); ++i) {
       const BeamSearch::Beam& beam = search.complete()[i];
       std::vector<TokenId> tokens;
-      for (const auto& token : beam.tokens) {
+      for (const auto& token : search.Tokens(beam)) {
         EXPECT_EQ(token.index(), static_cast<int>(tokens.size()));
         EXPECT_EQ(token.top_logprobs_size(), 1);
         tokens.push_back(token.token_id());
@@ -103,10 +103,10 @@ TEST(BeamSearch, BreaksTiesByParentAndToken) {
   offer(1, {1, 2});
   EXPECT_TRUE(search.Advance());
   ASSERT_EQ(search.complete().size(), 2u);
-  EXPECT_EQ(search.complete()[0].tokens[0].token_id(), 3);
-  EXPECT_EQ(search.complete()[0].tokens[1].token_id(), 8);
-  EXPECT_EQ(search.complete()[1].tokens[0].token_id(), 3);
-  EXPECT_EQ(search.complete()[1].tokens[1].token_id(), 9);
+  EXPECT_EQ(search.TokenIds(search.complete()[0])[0], 3);
+  EXPECT_EQ(search.TokenIds(search.complete()[0])[1], 8);
+  EXPECT_EQ(search.TokenIds(search.complete()[1])[0], 3);
+  EXPECT_EQ(search.TokenIds(search.complete()[1])[1], 9);
 }
 
 }  // namespace
