@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "router/core/beam_tree.h"
+
 namespace tandem::router {
 
 namespace {
@@ -30,7 +32,22 @@ int64_t RequestInput::HeldBytesMax() const {
   const size_t own = kSequenceBytes + cache_salt.size() + stop_bytes +
                      static_cast<size_t>(stop->max_tokens) * sizeof(TokenId);
   return static_cast<int64_t>(shared) + front_end_bytes +
-         sequences_at_once() * static_cast<int64_t>(own) + LogprobBytesMax();
+         sequences_at_once() * static_cast<int64_t>(own) + LogprobBytesMax() + BeamBytesMax();
+}
+
+int64_t RequestInput::BeamBytesMax() const {
+  if (!beams.has_value()) return 0;
+  const int64_t tokens = stop->max_tokens, width = beams->width;
+  const int64_t top = sampling->logprobs.value_or(0);
+  // At most `width` beams run, and as many are complete, with nothing in common.
+  const int64_t tree = 2 * width * tokens * (BeamTree::kNodeBytes + top * BeamTree::kTopBytes);
+  const int64_t prompts = width * (static_cast<int64_t>(prompt->size()) + tokens) *
+                          (static_cast<int64_t>(sizeof(TokenId)) + kHashBytesOfToken);
+  // What the step's beams may go on with.
+  const auto stops = static_cast<int64_t>(stop->stop_token_ids.size() + eos_token_ids.size());
+  const int64_t offered = width * (width + stops) * kStreamedLogprobBytes;
+  const int64_t answers = sequences * tokens * (kStreamedTokenBytes + top * kStreamedLogprobBytes);
+  return tree + prompts + offered + answers;
 }
 
 int64_t RequestInput::LogprobBytesMax() const {

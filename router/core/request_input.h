@@ -88,6 +88,9 @@ struct RequestInput {
   int64_t HeldBytesMax() const;
   // The log-probabilities' part of that.
   int64_t LogprobBytesMax() const;
+  // A beam search's: its tokens as a tree, a prompt with the hashes of its blocks for each beam,
+  // and the answers when it is over; 0 of other requests.
+  int64_t BeamBytesMax() const;
   const ServiceTier& TierOr(const ServiceTier& otherwise) const {
     return tier != nullptr ? *tier : otherwise;
   }
@@ -95,6 +98,8 @@ struct RequestInput {
 
 // A sequence's own state: its machine, its legs and the answer's text that waits for a stop string.
 inline constexpr int64_t kSequenceBytes = 4096;
+// The hash of a block, for each of its tokens: in blocks of 16.
+inline constexpr int64_t kHashBytesOfToken = 1;
 // A log-probability of a prompt's token, as a front end keeps it for an answer in JSON: measured,
 // 330 to 430 bytes as a tree, and 70 as text.
 inline constexpr int64_t kPromptLogprobBytes = 500;

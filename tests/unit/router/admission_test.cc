@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "common/telemetry/log.h"
+#include "router/core/beam_tree.h"
 #include "tests/unit/router/core_harness.h"
 
 namespace tandem::router {
@@ -63,6 +64,30 @@ TEST_F(AdmissionTest, CountsBytesUntilTheRequestEnds) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would exceed its limit")));
   h.Finish("a", request::FinishReason::kAborted);
   ASSERT_OK(h.Submit(input("c")));
+}
+
+// Of one of width 64 with 1,000 tokens, a router's memory rises by some megabytes.
+TEST_F(AdmissionTest, CountsWhatABeamSearchHolds) {
+  RequestInput input = CoreHarness::Input("a", 100, 1000);
+  input.sequences = 64;
+  const int64_t sampled = input.HeldBytesMax();
+  input.sequences = 1;
+  input.beams = BeamParams{.width = 64};
+  const int64_t plain = input.HeldBytesMax();
+  // Running and complete beams with nothing in common, and a prompt for each.
+  EXPECT_GE(plain, sampled + 2 * 64 * 1000 * BeamTree::kNodeBytes + int64_t{64} * 1100 * 4);
+  EXPECT_LT(plain, 2 * sampled + 3 * 64 * 1000 * BeamTree::kNodeBytes);
+  input.sampling.Edit().logprobs = 5;
+  EXPECT_GE(input.HeldBytesMax(), plain + 2 * 64 * 1000 * 5 * BeamTree::kTopBytes);
+  input.stop.Edit().max_tokens = 200;
+  RouterOptions options;
+  options.request_bytes_max = 2 * input.HeldBytesMax() - 1;
+  CoreHarness h(options);
+  h.JoinDecode(1, "d0");
+  ASSERT_OK(h.Submit(RequestInput(input)));
+  input.id = RequestId("b");
+  EXPECT_THAT(h.Submit(RequestInput(input)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would exceed its limit")));
 }
 
 // Lists that a client chooses: a bad word of 64 tokens has 256 bytes, a stop string at most 1,024.
