@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem::router {
 namespace {
 
@@ -63,8 +65,17 @@ std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) {
   return inputs;
 }
 
-void BeamGroup::OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome) {
-  if (!outcome.tokens.empty()) search_.Offer(beam, outcome.tokens.front());
+void BeamGroup::OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome,
+                          const std::string& numerics_id) {
+  if (!outcome.tokens.empty()) {
+    search_.Offer(beam, outcome.tokens.front());
+    if (numerics_id_.empty()) numerics_id_ = numerics_id;
+    if (!numerics_id.empty() && numerics_id_ != numerics_id) {
+      failure_ = absl::UnavailableError(absl::StrCat("the search began under numerics id ",
+                                                     numerics_id_, "; the fleet now has ",
+                                                     numerics_id, ", which cannot continue it"));
+    }
+  }
   if (!outcome.done.has_value()) return;
   if (outcome.done->reason == request::FinishReason::kAborted) aborted_ = true;
   if (steps_ == 0) first_ = *std::move(outcome.done);

@@ -10,8 +10,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/shared_value.h"
@@ -31,8 +33,10 @@ class BeamGroup {
   // The sequences of the current step, one for each running beam. Once a step.
   std::vector<RequestInput> StepInputs(absl::Time now);
   // Takes what the sequence of `beam` (an index of StepInputs) has to say. Leaves its
-  // prompt_scores alone.
-  void OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome);
+  // prompt_scores alone. `numerics_id`: the fleet's.
+  void OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome, const std::string& numerics_id);
+  // Not OK: the search cannot go on, because the fleet's numerics have changed.
+  const absl::Status& failure() const { return failure_; }
   // All sequences of the step have ended. True when the search is over, false when another step
   // follows. `capacity_tokens`: as LoadOrder::UsualCapacityTokens says, 0 if it is not known.
   bool Advance(int64_t capacity_tokens);
@@ -44,9 +48,11 @@ class BeamGroup {
   const RequestInput base_;
   const absl::Time submitted_;
   BeamSearch search_;
-  uint32_t steps_ = 0;    // complete ones
-  RequestDone first_;     // of the first step, which computed the prompt
-  bool aborted_ = false;  // no step follows
+  uint32_t steps_ = 0;       // complete ones
+  RequestDone first_;        // of the first step, which computed the prompt
+  bool aborted_ = false;     // no step follows
+  std::string numerics_id_;  // of the first token
+  absl::Status failure_;
   // A running beam's prompt and tokens, and what its sequence knows of their blocks.
   struct Running {
     SharedValue<std::vector<TokenId>> prompt;

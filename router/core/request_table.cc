@@ -251,6 +251,8 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   if (outcome.done.has_value())
     outcome.done->decode_leg = {serial, machine.legs().decode().attempt()};
   Emit(group, outcome, machine.input().sequence_index);
+  if (group.beams() != nullptr && !group.beams()->failure().ok())
+    return FailGroup(group, group.beams()->failure());
   if (leads && machine.MayBeFollowed()) {
     group.set_home(machine.home());
     while (!group.held().empty()) Release(group, *group.held().begin(), now);
@@ -313,7 +315,8 @@ void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& ou
   if (outcome.prompt_scores.has_value())
     events.emplace_back(group.id(), PromptScored{*std::move(outcome.prompt_scores)});
   if (group.beams() != nullptr)
-    return group.beams()->OnOutcome(sequence_index - group.first_index(), outcome);
+    return group.beams()->OnOutcome(sequence_index - group.first_index(), outcome,
+                                    context_.fleet.numerics_id());
   if (!outcome.tokens.empty())
     events.emplace_back(group.id(), TokensReady{sequence_index, std::move(outcome.tokens)});
   if (!outcome.done.has_value()) return;

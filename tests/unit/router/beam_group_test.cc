@@ -63,7 +63,7 @@ class BeamHashesTest : public testing::Test {
     for (size_t beam = 0; beam < inputs.size(); ++beam) {
       SequenceAnswer::Outcome outcome;
       outcome.tokens = {Candidates(static_cast<TokenId>(100 + 10 * beam), kWidth)};
-      group_->OnOutcome(static_cast<int32_t>(beam), outcome);
+      group_->OnOutcome(static_cast<int32_t>(beam), outcome, "n1");
     }
     ASSERT_FALSE(group_->Advance(1000));
   }

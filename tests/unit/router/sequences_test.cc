@@ -76,6 +76,37 @@ TEST_F(SequencesTest, ABeamStepWithoutCandidatesFails) {
   h_.ExpectEmpty();
 }
 
+// Its beams would be compared by scores of two kinds.
+TEST_F(SequencesTest, ABeamSearchDoesNotGoOnUnderOtherNumerics) {
+  CoreHarness h;
+  h.JoinDecode(kD0, "d0");
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.beams = BeamParams{.width = 2};
+  ASSERT_OK(h.Submit(std::move(input)));
+  const auto answer = [&h](uint64_t node) {
+    const v1::Leg leg = h.NextRun(node).leg();
+    v1::NodeEvent step = Generated(leg, {0});
+    v1::GeneratedToken& token = *step.mutable_tokens()->mutable_steps(0)->mutable_tokens(0);
+    for (int i = 0; i < 3; ++i) {
+      token.add_top_logprobs()->set_token_id(10 + i);
+      token.mutable_top_logprobs(i)->set_logprob(static_cast<float>(-1 - i));
+    }
+    h.Say(node, {Reserved(leg, 0, true), Installed(leg, -1), step});
+  };
+  answer(kD0);
+  EXPECT_OK(h.client("r").failure);
+  h.Lose(kD0);
+  v1::Registration other = TestRegistration("d1", v1::NODE_ROLE_DECODE);
+  other.set_numerics_id("n2");
+  ASSERT_OK(h.Join(kD1, other));
+  for (int i = 0; i < 100 && h.Quiet(kD1); ++i) h.Advance(absl::Milliseconds(50));
+  answer(kD1);
+  EXPECT_THAT(h.client("r").failure,
+              testing::StatusIs(absl::StatusCode::kUnavailable,
+                                ::testing::HasSubstr("began under numerics id n1")));
+  h.ExpectEmpty();
+}
+
 // A likeliest token that cannot be is the node's fault: the leg is given up, and the client gets no
 // token of it. One that is masked has no probability at all, which is no fault.
 TEST(Candidates, ALegWithImpossibleOnesIsGivenUp) {
