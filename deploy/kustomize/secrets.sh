@@ -7,7 +7,8 @@
 #   deploy/kustomize/secrets.sh FOLDER [NAMESPACE] | kubectl apply -f -
 #
 # FOLDER keeps all of it, the authority's key too: guard it. What lies there is used again, except
-# the certificates, which each run renews. NAMESPACE: tandem. Needs `tandem` and `kubectl`.
+# the certificates, which each run renews. NAMESPACE: tandem. Needs `kubectl`, and `tandem`: that of
+# TANDEM, of build/bin here, or of PATH.
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
@@ -16,7 +17,9 @@ if [ $# -lt 1 ] || [ $# -gt 2 ]; then
 fi
 folder=$1
 namespace=${2:-tandem}
-tandem=${TANDEM:-tandem}
+built=$(dirname "$0")/../../build/bin/tandem
+[ -x "$built" ] || built=tandem
+tandem=${TANDEM:-$built}
 kubectl=${KUBECTL:-kubectl}
 
 umask 077

@@ -174,9 +174,21 @@ def printed_secrets(context, folder, yaml):
     return {item["metadata"]["name"]: item["data"] for item in yaml.safe_load_all(result.stdout) if item}
 
 
+def ignored(context, folder):
+    """Whether Git and Docker leave a folder at the root out."""
+    lines = [
+        (context.source / name).read_text(encoding="utf-8").split()
+        for name in (".gitignore", ".dockerignore")
+    ]
+    return f"/{folder}/" in lines[0] and folder in lines[1]
+
+
 def check_secrets(context):
     yaml = tools.module("yaml")
     found = []
+    for name in ("tandem-secrets", "certs"):
+        if not ignored(context, name):
+            found.append(f"{name}/, which keeps the authority's key, is not in both ignore files")
     with tempfile.TemporaryDirectory() as folder:
         first = printed_secrets(context, folder, yaml)
         again = printed_secrets(context, folder, yaml)
