@@ -33,7 +33,8 @@ READY_SECONDS, COMMAND_SECONDS = 120, 240
 # A part of a command, and what its output must hold.
 PROMISES = {
     "What is the capital": "Paris",
-    "$(seq ": "1491 prompt (0 cached), 16 output",  # three nodes of 1,024 tokens each
+    "$(seq -s ' ' 25)": "65 prompt (64 cached), 48 output",  # the second time
+    "$(seq -s ' ' 400)": "1491 prompt (0 cached), 16 output",  # three nodes of 1,024 tokens each
     "tandem trace": "first token",
     "curl": '"text"',
     "--n 3": "[2]",
