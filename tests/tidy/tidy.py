@@ -10,7 +10,7 @@ Rules, by the module that checks them:
     names       one-name, retired-word, actor, stale-path
     contracts   thread-contract, no-header
     bounds      bound
-    documents   document-line, document-size
+    documents   document-line, document-size, recipe
     build       format, not-built
     baseline    baseline
 """
@@ -73,6 +73,7 @@ def check_texts(root):
         yield from names.check_retired(path, text, pattern)
         yield from names.check_named_files(root, path, text)
         yield from documents.check_document(path, text)
+        yield from documents.check_recipes(root, path, text)
 
 
 def check_all(root, compile_commands, out, layout):

@@ -202,6 +202,17 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.found("docs/PERFORMANCE.md", "a\n" * 150, "document-size"), [])
         self.assertEqual(self.found("docs/PERFORMANCE.md", "a\n" * 151, "document-size"), [151])
 
+    def test_recipes(self):
+        self.plant("router/a.h", CLEAN.replace("int F", "int KnownName"))
+        self.plant("router/a.cc", "int kTable[1];\n")
+        def found(row):
+            return self.found("docs/EXTENDING.md", f"| File | Change |\n|---|---|\n{row}\n", "recipe")
+        self.assertEqual(found("| `router/a.h`, `a.cc` | `KnownName`, a row of `kTable`; see `docs/A.md` |"), [])
+        self.assertEqual(found("| `router/a.h` | a row of `kTable` |"), [3])
+        self.assertEqual(found("| `router/a.h`, `a.cc` | `GoneName` |"), [3])
+        for row in ["| `router/` + your header | a `NewName` |", "| `router/a.h` | the flag, `tandem up --x` |"]:
+            self.assertEqual(found(row), [])
+
     def test_the_baseline_only_shrinks(self):
         self.plant("common/kv/old.h", "#pragma once\n")
         self.plant(baseline.FILE, "# why\nthread-contract common/kv/old.h\nthread-contract common/kv/fixed.h\n")
