@@ -1,5 +1,7 @@
 #include "cli/batch/batch_lines.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
@@ -14,6 +16,8 @@
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/request/parameter_table.h"
+#include "common/request/request_members.h"
+#include "router/front_end/api_keys.h"
 #include "router/front_end/json_body.h"
 
 namespace tandem::cli {
@@ -25,10 +29,8 @@ using router::Json;
 // which is the form of GenerateRequest.bad_words.
 constexpr const char* kRequestFields[] = {"model",     "cache_salt", "priority", "service_tier",
                                           "bad_words", "deadline_s", "echo"};
-// Fields that say who asks, or how to deliver the answer; a batch ignores them.
-constexpr const char* kIgnoredFields[] = {
-    "custom_id",      "user",  "metadata",         "stream",
-    "stream_options", "store", "prompt_cache_key", "safety_identifier"};
+// The line's name, and fields that say how to deliver the answer; a batch ignores them.
+constexpr const char* kIgnoredFields[] = {"custom_id", "stream", "stream_options"};
 
 template <size_t kCount>
 bool Contains(const char* const (&names)[kCount], absl::string_view name) {
@@ -107,6 +109,19 @@ absl::Status ReadResponseFormat(const Json& format, v1::GenerateRequest& request
   return Wrong("response_format", "type text, json_object or json_schema with a schema");
 }
 
+// Whether a member that a batch does not serve changes no answer: as the HTTP front end's table
+// says, or by a value that asks for nothing.
+bool ChangesNothing(absl::string_view name, const Json& value) {
+  for (const request::RequestMember& member : request::kRequestMembers) {
+    if (member.name != name) continue;
+    if (member.handling == request::Handling::kHarmless) return true;
+    const bool asks_for_nothing =
+        value == false || value == "" || (value.is_structured() && value.empty());
+    return asks_for_nothing && member.neutral.empty();
+  }
+  return false;
+}
+
 // Where the sampling or stop parameter `name` lies in the JSON of a GenerateRequest.
 struct Place {
   const char* part;         // "sampling" or "stop"
@@ -142,7 +157,7 @@ absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
     wire[name] = value;
   } else if (const std::optional<Place> place = PlaceOf(name)) {
     wire[place->part][std::string(place->field)] = value;
-  } else {
+  } else if (!ChangesNothing(name, value)) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": not served in a batch"));
   }
   return absl::OkStatus();
@@ -167,6 +182,45 @@ absl::StatusOr<Json> BodyOf(const Json& line) {
   }
   if (!line["body"].is_object()) return Wrong("body", "a JSON object");
   return line["body"];
+}
+
+// ---- what an earlier run left behind
+
+constexpr size_t kDigestDigits = 32;
+
+struct OutputLine {
+  std::string text;
+  bool whole = false;  // ended by a newline, and not too long
+};
+
+// The next line; false at the end. A line that is too long ends the reading.
+bool ReadLine(std::istream& file, OutputLine& line) {
+  char piece[16 << 10];
+  line.text.clear();
+  line.whole = false;
+  while (file) {
+    file.getline(piece, sizeof(piece));
+    const auto taken = static_cast<size_t>(file.gcount());
+    if (file.bad()) return false;
+    // The newline counts as taken, and is not stored.
+    line.whole = !file.eof() && !file.fail();
+    line.text.append(piece, line.whole ? taken - 1 : taken);
+    if (line.whole || line.text.size() > kOutputLineBytesMax) return true;
+    if (file.fail() && !file.eof()) file.clear();
+  }
+  return !line.text.empty();
+}
+
+bool IsOurs(const Json& json) {
+  return json.is_object() && json.contains("custom_id") && json["custom_id"].is_string() &&
+         (json.contains("text") || json.contains("error"));
+}
+
+// Whether so far it is what FormatBatchAnswer or FormatBatchError writes.
+bool BeginsAsOurs(absl::string_view text) {
+  constexpr absl::string_view kBegin = R"({"custom_id":")";
+  return text.size() <= kOutputLineBytesMax &&
+         (absl::StartsWith(text, kBegin) || absl::StartsWith(kBegin, text));
 }
 
 }  // namespace
@@ -209,6 +263,7 @@ std::string FormatBatchAnswer(absl::string_view custom_id, const BatchAnswer& an
   const std::string reason = v1::FinishReason_Name(answer.finished.reason());
   return router::JsonText(
              {{"custom_id", std::string(custom_id)},
+              {"request", answer.request_digest},
               {"text", answer.text},
               {"tokens", answer.tokens},
               {"finish_reason", absl::AsciiStrToLower(absl::StripPrefix(reason, "FINISH_REASON_"))},
@@ -230,28 +285,42 @@ std::string FormatBatchError(absl::string_view custom_id, int64_t number,
          "\n";
 }
 
-absl::StatusOr<BatchOutput> ReadBatchOutput(absl::string_view text) {
+std::string DigestOf(const v1::GenerateRequest& request) {
+  v1::GenerateRequest deciding = request;
+  deciding.clear_priority();
+  deciding.clear_service_tier();
+  deciding.clear_deadline_s();
+  deciding.clear_cache_salt();
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    deciding.SerializeToCodedStream(&coded);
+  }
+  return router::Sha256Hex(bytes).substr(0, kDigestDigits);
+}
+
+absl::StatusOr<BatchOutput> ReadBatchOutput(std::istream& file, std::ostream* answers) {
   BatchOutput output;
-  for (int64_t number = 1; !text.empty(); ++number) {
-    const size_t end = text.find('\n');
-    const absl::string_view line = text.substr(0, end);
-    text.remove_prefix(end == absl::string_view::npos ? text.size() : end + 1);
-    const Json json = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-    const bool ours = json.is_object() && json.contains("custom_id") &&
-                      json["custom_id"].is_string() &&
-                      (json.contains("text") || json.contains("error"));
-    if (!ours && end != absl::string_view::npos) {
+  OutputLine line;
+  for (int64_t number = 1; ReadLine(file, line); ++number) {
+    const Json json = Json::parse(line.text, nullptr, /*allow_exceptions=*/false);
+    if (!(line.whole || !json.is_discarded() ? IsOurs(json) : BeginsAsOurs(line.text))) {
       return absl::FailedPreconditionError(
           absl::StrCat("line ", number,
                        " is not an answer of a batch, expected a batch's output or a new file"));
     }
-    if (!ours || json.contains("error")) {
-      ++output.dropped;
+    if (json.is_discarded() || json.contains("error")) {
+      output.must_be_repaired = true;
       continue;
     }
-    output.answered.insert(json["custom_id"].get<std::string>());
-    absl::StrAppend(&output.answers, line, "\n");
+    output.must_be_repaired = output.must_be_repaired || !line.whole;
+    output.answered[json["custom_id"].get<std::string>()] =
+        json.value("request", Json()).is_string() ? json["request"].get<std::string>() : "";
+    if (answers != nullptr) *answers << line.text << '\n';
   }
+  if (file.bad()) return absl::UnavailableError("cannot be read");
   return output;
 }
 

@@ -3,14 +3,16 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -35,36 +37,54 @@ absl::Status CannotWrite(const std::string& path) {
   return absl::UnavailableError(absl::StrCat("--output ", path, ": cannot be written"));
 }
 
-// Reads an earlier run's output, and removes from the file what must be done again.
+// Reads an earlier run's output, and removes from the file what must be done again. A file that is
+// not a regular one, such as a pipe or a device, holds no output.
 absl::StatusOr<BatchOutput> RepairOutput(const std::string& path) {
+  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return BatchOutput();
   std::ifstream file(path, std::ios::binary);
-  if (!file) return BatchOutput();
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  absl::StatusOr<BatchOutput> output = ReadBatchOutput(text);
+  absl::StatusOr<BatchOutput> output = ReadBatchOutput(file, nullptr);
   if (!output.ok()) {
     return absl::Status(output.status().code(),
                         absl::StrCat("--output ", path, ": ", output.status().message()));
   }
-  if (output->answers == text) return output;
+  if (!output->must_be_repaired) return output;
   // By renaming, so that a crash meanwhile loses no answer.
   const std::string repaired = absl::StrCat(path, ".repaired");
   std::ofstream copy(repaired, std::ios::binary);
-  copy << output->answers;
+  file.clear();
+  file.seekg(0);
+  const absl::Status read = ReadBatchOutput(file, &copy).status();
   copy.close();
-  if (!copy || std::rename(repaired.c_str(), path.c_str()) != 0) return CannotWrite(path);
+  if (!read.ok() || !copy || std::rename(repaired.c_str(), path.c_str()) != 0)
+    return CannotWrite(path);
   return output;
+}
+
+// The file itself, where links lead to it: a repaired output takes the place of no link.
+std::string BehindLinks(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  return !error && std::filesystem::is_regular_file(real, error) ? real.string() : path;
 }
 
 class Batch {
  public:
-  Batch(const BatchOptions& options, Client& client, absl::flat_hash_set<std::string> answered)
-      : options_(options), client_(client), done_(std::move(answered)) {}
+  Batch(const BatchOptions& options, Client& client) : options_(options), client_(client) {}
 
-  absl::StatusOr<BatchCounts> Run() {
-    if (options_.input != kStandard) {
-      input_file_.open(options_.input, std::ios::binary);
-      input_ = &input_file_;
-    }
+  // Once, before Run: opening a pipe twice would lose what it holds.
+  absl::Status OpenInput() {
+    if (options_.input == kStandard) return absl::OkStatus();
+    input_file_.open(options_.input, std::ios::binary);
+    input_ = &input_file_;
+    // A folder can be opened, but not read.
+    std::error_code error;
+    return input_file_ && !std::filesystem::is_directory(options_.input, error) ? absl::OkStatus()
+                                                                                : CannotRead();
+  }
+
+  // REQUIRES: at most once. `answered`: by custom_id, the digests of the requests that were.
+  absl::StatusOr<BatchCounts> Run(absl::flat_hash_map<std::string, std::string> answered) {
+    done_ = std::move(answered);
     if (options_.output != kStandard) {
       output_file_.open(options_.output, std::ios::binary | std::ios::app);
       output_ = &output_file_;
@@ -79,6 +99,8 @@ class Batch {
     absl::MutexLock lock(&mutex_);
     output_->flush();
     if (!*output_) return CannotWrite(options_.output);
+    if (input_->bad()) return CannotRead();
+    RETURN_IF_ERROR(changed_);
     return counts_;
   }
 
@@ -110,20 +132,42 @@ class Batch {
   // The next line without an answer.
   bool Take(Item& item) {
     absl::MutexLock lock(&mutex_);
-    while (*output_ && std::getline(*input_, item.line)) {
+    while (*output_ && changed_.ok() && std::getline(*input_, item.line)) {
       item.number = ++number_;
       if (absl::StripAsciiWhitespace(item.line).empty()) continue;
       ++counts_.lines;
       item.name = BatchLineName(item.line, item.number);
       item.name_taken = !taken_.insert(item.name).second;
-      if (!done_.contains(item.name)) return true;
+      const auto done = done_.find(item.name);
+      if (done == done_.end() || item.name_taken) return true;
+      const absl::StatusOr<BatchRequest> batch =
+          ParseBatchLine(item.line, item.number, options_.defaults);
+      if (!batch.ok() || DigestOf(batch->request) != done->second) {
+        changed_ = Changed(item);
+        return false;
+      }
       ++counts_.skipped;
     }
     return false;
   }
 
+  // An answer to another request must not pass for this one's. To replace it could lose much work
+  // for a slip of the command line, so the user decides.
+  absl::Status Changed(const Item& item) const {
+    return absl::FailedPreconditionError(absl::StrCat(
+        options_.input, ":", item.number, ": \"", item.name, "\" has an answer in ",
+        options_.output,
+        " to another request: the line or the flags have changed; expected the same ones, or a "
+        "new --output"));
+  }
+
+  absl::Status CannotRead() const {
+    return absl::NotFoundError(absl::StrCat("--batch ", options_.input, ": cannot be read"));
+  }
+
   void Answer(const BatchRequest& batch, int64_t number) {
     BatchAnswer answer;
+    answer.request_digest = DigestOf(batch.request);
     const absl::Status status =
         client_.Generate(batch.request, [&answer](const v1::GenerateResponse& part) {
           if (part.has_finished()) answer.finished = part.finished();
@@ -156,7 +200,8 @@ class Batch {
 
   const BatchOptions& options_;
   Client& client_;
-  const absl::flat_hash_set<std::string> done_;
+  // By custom_id, the digests of requests that an earlier run answered. Not changed by threads.
+  absl::flat_hash_map<std::string, std::string> done_;
   absl::Mutex mutex_;
   std::ifstream input_file_;
   std::ofstream output_file_;
@@ -165,15 +210,17 @@ class Batch {
   int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_set<std::string> taken_ ABSL_GUARDED_BY(mutex_);  // names
   BatchCounts counts_ ABSL_GUARDED_BY(mutex_);
+  absl::Status changed_ ABSL_GUARDED_BY(mutex_);  // a line that is no longer what was answered
 };
 
 }  // namespace
 
-absl::StatusOr<BatchCounts> RunBatch(const BatchOptions& options, Client& client) {
+absl::StatusOr<BatchCounts> RunBatch(const BatchOptions& given, Client& client) {
+  BatchOptions options = given;
+  Batch batch(options, client);
+  RETURN_IF_ERROR(batch.OpenInput());
   const bool to_file = options.output != kStandard;
-  if (options.input != kStandard && !std::ifstream(options.input)) {
-    return absl::NotFoundError(absl::StrCat("--batch ", options.input, ": cannot be read"));
-  }
+  if (to_file) options.output = BehindLinks(options.output);
   if (to_file && options.input != kStandard && SameFile(options.input, options.output)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--output ", options.output, ": expected another file than --batch"));
@@ -183,7 +230,7 @@ absl::StatusOr<BatchCounts> RunBatch(const BatchOptions& options, Client& client
   if (to_file) {
     ASSIGN_OR_RETURN(earlier, RepairOutput(options.output));
   }
-  return Batch(options, client, std::move(earlier.answered)).Run();
+  return batch.Run(std::move(earlier.answered));
 }
 
 }  // namespace tandem::cli

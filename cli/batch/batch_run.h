@@ -29,7 +29,9 @@ struct BatchCounts {
 // Appends to the output one answer or error for every input line that has no answer there yet, in
 // the order in which requests end. It first removes an earlier run's errors from the output; their
 // lines are tried again. Errors: a file cannot be read or written, the output was not written by a
-// batch, the router cannot be reached.
+// batch, the router cannot be reached; kFailedPrecondition names a line whose answer there is to
+// another request, because the line or the defaults have changed. Answers that were under way are
+// then still written.
 absl::StatusOr<BatchCounts> RunBatch(const BatchOptions& options, Client& client);
 
 }  // namespace tandem::cli

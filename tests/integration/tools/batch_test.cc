@@ -2,6 +2,8 @@
 // answered, names broken lines and goes on, and a run that was killed goes on where it was.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -9,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
+#include "common/runtime/thread.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
@@ -133,6 +136,69 @@ TEST_F(BatchFiles, ARestartKeepsAnswersAndRepairsTheRest) {
     EXPECT_EQ(second.at(id)["tokens"], json["tokens"]) << id;
   }
   EXPECT_THAT(Run().output, HasSubstr("20 lines: 0 answered, 20 answered before, 0 failed"));
+}
+
+// An answer passes for no other request than its own, though that has its name.
+TEST_F(BatchFiles, AChangedLineOrFlagIsNamedAndNotTakenAsAnswered) {
+  Start({});
+  std::ofstream(in_) << "{\"prompt\": \"first\"}\n{\"prompt\": \"second\"}\n";
+  ASSERT_EQ(Run().exit_code, 0);
+  const std::string answers = ReadAll(out_);
+  const auto refused = [&](const ProgramRun& run, const char* where) {
+    EXPECT_EQ(run.exit_code, 1) << run.output;
+    EXPECT_THAT(run.output, AllOf(HasSubstr(where), HasSubstr("to another request")));
+    EXPECT_EQ(ReadAll(out_), answers);
+  };
+  std::vector<std::string> words = Words();
+  words.insert(words.begin(), "tandem");
+  words.back() = "--max-tokens=5";
+  refused(RunProgram(words), "in.jsonl:1: \"line-1\"");
+  std::ofstream(in_) << "{\"prompt\": \"first\"}\n{\"prompt\": \"changed\"}\n";
+  refused(Run(), "in.jsonl:2: \"line-2\"");
+  std::ofstream(in_) << "{\"prompt\": \"first\"}\n{\"prompt\": 5}\n";
+  refused(Run(), "in.jsonl:2: \"line-2\"");
+  // What decides no answer may change.
+  std::ofstream(in_) << "{\"prompt\": \"first\", \"user\": \"u\"}\n{\"prompt\": \"second\"}\n";
+  EXPECT_THAT(Run().output, HasSubstr("2 lines: 0 answered, 2 answered before, 0 failed"));
+}
+
+TEST_F(BatchFiles, OutputsThatNoBatchWroteStayAsTheyAre) {
+  Start({});
+  std::ofstream(in_) << "{\"prompt\": \"a\"}\n";
+  const auto run = [this](const std::string& in, const std::string& out) {
+    return RunProgram({"tandem", "generate", "--router=" + cluster_->address(), "--batch=" + in,
+                       "--output=" + out, "--temperature=0", "--max-tokens=6"});
+  };
+  std::ofstream(out_) << "a line of notes";
+  const ProgramRun notes = run(in_, out_);
+  EXPECT_EQ(notes.exit_code, 1);
+  EXPECT_THAT(notes.output, HasSubstr("line 1 is not an answer of a batch"));
+  EXPECT_EQ(ReadAll(out_), "a line of notes");
+  const ProgramRun full = run(in_, "/dev/full");
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.output, HasSubstr("--output /dev/full: cannot be written"));
+  // A pipe that someone reads gets the answers.
+  const std::string pipe = folder_ + ".pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::string piped;
+  {
+    const Thread reader("reader", [&] { piped = ReadAll(pipe); });
+    EXPECT_EQ(run(in_, pipe).exit_code, 0);
+  }
+  EXPECT_THAT(piped, HasSubstr("\"custom_id\":\"line-1\""));
+  std::remove(pipe.c_str());
+  std::remove(out_.c_str());
+  const ProgramRun folder = run(::testing::TempDir(), out_);
+  EXPECT_EQ(folder.exit_code, 1);
+  EXPECT_THAT(folder.output, HasSubstr("cannot be read"));
+  EXPECT_FALSE(std::ifstream(out_)) << "nothing was made";
+  // A repair goes through a link to the file behind it.
+  std::ofstream(out_) << "{\"custom_id\":\"li";
+  const std::string link = folder_ + ".link";
+  ASSERT_EQ(::symlink(out_.c_str(), link.c_str()), 0);
+  EXPECT_EQ(run(in_, link).exit_code, 0);
+  EXPECT_EQ(Output().size(), 1u);
+  std::remove(link.c_str());
 }
 
 TEST_F(BatchFiles, AKilledRunGoesOn) {

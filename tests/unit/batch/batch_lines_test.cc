@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -18,6 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 v1::GenerateRequest Defaults() {
   v1::GenerateRequest defaults;
@@ -78,6 +80,18 @@ TEST(BatchLine, ResponseFormatsGuideTheAnswer) {
   EXPECT_TRUE(object.request.guided().json_object());
 }
 
+// As over HTTP: a line for another server's batch need not be rewritten.
+TEST(BatchLine, WhatChangesNothingIsIgnored) {
+  ASSERT_OK_AND_ASSIGN(const BatchRequest plain, ParseBatchLine(R"({"prompt":"a"})", 1, {}));
+  ASSERT_OK_AND_ASSIGN(
+      const BatchRequest more,
+      ParseBatchLine(R"({"prompt":"a","user":"u","metadata":{"a":"b"},"reasoning_effort":"low",
+                         "prediction":{"type":"content"},"tools":[],"logprobs":false,
+                         "stream":true})",
+                     1, {}));
+  EXPECT_EQ(more.request.SerializeAsString(), plain.request.SerializeAsString());
+}
+
 TEST(BatchLine, WhatIsWrongIsNamed) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"nonsense", "body"},
@@ -96,7 +110,9 @@ TEST(BatchLine, WhatIsWrongIsNamed) {
        "messages[0]: "},
       {R"({"prompt": "a", "n": 2})", "n: expected 1"},
       {R"({"prompt": "a", "temprature": 1})", "temprature: not served"},
-      {R"({"prompt": "a", "tools": []})", "tools: not served"},
+      {R"({"prompt": "a", "tools": [{"type": "function"}]})", "tools: not served"},
+      {R"({"prompt": "a", "logprobs": 2})", "logprobs: not served"},
+      {R"({"prompt": "a", "web_search_options": {}})", "web_search_options: not served"},
       {R"({"prompt": "a", "max_tokens": "many"})", "max_tokens"},
       {R"({"prompt": "a", "temperature": {}})", "temperature"},
       {R"({"prompt": "a", "seed": -1})", "seed"},
@@ -132,9 +148,40 @@ TEST(BatchLine, AnyBytesAreReadOrRefused) {
   }
 }
 
+TEST(BatchDigest, TellsWhatDecidesTheAnswer) {
+  const auto digest = [](const char* line, const v1::GenerateRequest& defaults) {
+    const auto batch = ParseBatchLine(line, 1, defaults);
+    EXPECT_OK(batch.status());
+    return DigestOf(batch->request);
+  };
+  const std::string first = digest(R"({"prompt":"a","logit_bias":{"3":1,"4":2}})", Defaults());
+  EXPECT_EQ(digest(R"({"custom_id":"x","logit_bias":{"4":2,"3":1},"user":"u","priority":3,
+                       "service_tier":"flex","deadline_s":5,"cache_salt":"s","prompt":"a"})",
+                   Defaults()),
+            first);
+  EXPECT_NE(digest(R"({"prompt":"b","logit_bias":{"3":1,"4":2}})", Defaults()), first);
+  EXPECT_NE(digest(R"({"prompt":"a","logit_bias":{"3":1,"4":3}})", Defaults()), first);
+  v1::GenerateRequest other = Defaults();
+  other.mutable_sampling()->set_temperature(0.6);
+  EXPECT_NE(digest(R"({"prompt":"a","logit_bias":{"3":1,"4":2}})", other), first);
+}
+
+// What ReadBatchOutput says of `text`, and the answers that it writes.
+struct ReadBack {
+  absl::StatusOr<BatchOutput> output;
+  std::string answers;
+};
+ReadBack Read(const std::string& text) {
+  std::istringstream file(text);
+  std::ostringstream answers;
+  absl::StatusOr<BatchOutput> output = ReadBatchOutput(file, &answers);
+  return {std::move(output), answers.str()};
+}
+
 TEST(BatchOutput, AnswersAreReadBack) {
   BatchAnswer answer;
-  answer.text = "line\nbreak \xff";
+  answer.request_digest = "0123";
+  answer.text = "line\nbreak \xff" + std::string(100'000, 'x');
   answer.tokens = {5, 6};
   answer.finished.set_reason(v1::FINISH_REASON_LENGTH);
   answer.finished.mutable_usage()->set_prompt_tokens(3);
@@ -148,10 +195,12 @@ TEST(BatchOutput, AnswersAreReadBack) {
   EXPECT_EQ(json["usage"]["total_tokens"], 5);
   EXPECT_EQ(nlohmann::json::parse(bad)["error"]["code"], "UNAVAILABLE");
 
-  ASSERT_OK_AND_ASSIGN(const BatchOutput output, ReadBatchOutput(absl::StrCat(good, bad)));
-  EXPECT_THAT(output.answered, ElementsAre("a"));
-  EXPECT_EQ(output.answers, good);
-  EXPECT_EQ(output.dropped, 1);
+  const ReadBack read = Read(absl::StrCat(good, bad));
+  ASSERT_OK(read.output.status());
+  EXPECT_THAT(read.output->answered, ElementsAre(Pair("a", "0123")));
+  EXPECT_EQ(read.answers, good);
+  EXPECT_TRUE(read.output->must_be_repaired);
+  EXPECT_FALSE(Read(good).output->must_be_repaired);
 }
 
 TEST(BatchOutput, ACutLastLineIsRepairedWhereverItWasCut) {
@@ -160,19 +209,24 @@ TEST(BatchOutput, ACutLastLineIsRepairedWhereverItWasCut) {
   const std::string first = FormatBatchAnswer("a", answer);
   const std::string second = FormatBatchAnswer("b", answer);
   for (size_t cut = 0; cut <= second.size(); ++cut) {
-    ASSERT_OK_AND_ASSIGN(const BatchOutput output,
-                         ReadBatchOutput(absl::StrCat(first, second.substr(0, cut))));
+    const ReadBack read = Read(first + second.substr(0, cut));
+    ASSERT_OK(read.output.status());
     // Only the newline missing: the answer is whole.
     const bool whole = cut + 1 >= second.size();
-    EXPECT_EQ(output.answered.size(), whole ? 2u : 1u) << cut;
-    EXPECT_EQ(output.answers, whole ? first + second : first) << cut;
+    EXPECT_EQ(read.output->answered.size(), whole ? 2u : 1u) << cut;
+    EXPECT_EQ(read.answers, whole ? first + second : first) << cut;
+    EXPECT_EQ(read.output->must_be_repaired, cut > 0 && cut < second.size()) << cut;
   }
 }
 
 TEST(BatchOutput, ForeignFilesAreRefusedByLine) {
-  const auto foreign = ReadBatchOutput("{\"custom_id\":\"a\",\"text\":\"\"}\nnotes\n{}");
-  EXPECT_EQ(foreign.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(foreign.status().message()), HasSubstr("line 2 "));
+  const std::string answer = "{\"custom_id\":\"a\",\"text\":\"\"}\n";
+  for (const std::string foreign : {"notes\n{}", "notes", "{}", "{\"custom_id\": \"b",
+                                    "{\"custom_id\":\"b\",\"prompt\":\"\"}"}) {
+    const ReadBack read = Read(answer + foreign);
+    EXPECT_EQ(read.output.status().code(), absl::StatusCode::kFailedPrecondition) << foreign;
+    EXPECT_THAT(std::string(read.output.status().message()), HasSubstr("line 2 ")) << foreign;
+  }
 }
 
 }  // namespace
