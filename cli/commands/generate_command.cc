@@ -102,7 +102,8 @@ class GenerateCommand final : public Command {
         std::fflush(stdout);
         ended_with_newline = text.back() == '\n';
       }
-      return true;
+      // An answer that has no reader is cancelled.
+      return std::ferror(stdout) == 0;
     });
     if (!json_ && !ended_with_newline) std::fputc('\n', stdout);
     std::fflush(stdout);

@@ -197,10 +197,14 @@ class KeysCommand final : public Command {
     }
     text += '\n';
     RETURN_IF_ERROR(Parse(text).status());
-    RETURN_IF_ERROR(file.Replace(text));
     std::fprintf(stderr, "The key of %s, which is shown this once:\n", tenant.c_str());
-    std::printf("%s\n", key.c_str());
-    return absl::OkStatus();
+    // First: a line in the file is of no use where its key was not shown.
+    if (std::printf("%s\n", key.c_str()) < 0 || std::fflush(stdout) != 0)
+      return absl::UnavailableError("the key cannot be shown, so none was added");
+    const absl::Status added = file.Replace(text);
+    return added.ok() ? added
+                      : absl::Status(added.code(),
+                                     absl::StrCat(added.message(), "; the key above is not valid"));
   }
 
   absl::Status List() const {

@@ -50,7 +50,8 @@ class StatusCommand final : public Command {
     return absl::OkStatus();
   }
 
-  // A router that does not answer may come back: the error is shown in its place.
+  // A router that does not answer may come back: the error is shown in its place. A reader that has
+  // left does not.
   absl::Status Watch() {
     ASSIGN_OR_RETURN(const auto stop, StopSignal::Create());
     ASSIGN_OR_RETURN(const auto client, Connect(access_));
@@ -62,7 +63,7 @@ class StatusCommand final : public Command {
       } else {
         ReportError(schema_, status.status());
       }
-    } while (stop->Wait(every_) == 0);
+    } while (!OutputIsLost() && stop->Wait(every_) == 0 && !OutputIsLost());
     return absl::OkStatus();
   }
 

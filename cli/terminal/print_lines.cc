@@ -1,5 +1,8 @@
 #include "cli/terminal/print_lines.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <cstdio>
 
 namespace tandem::cli {
@@ -27,6 +30,11 @@ void PrintLines(const StyledLines& lines, const Terminal& terminal) {
     std::printf("%s%s%s\n", colour, line.text.c_str(), *colour == '\0' ? "" : "\033[0m");
   }
   std::fflush(stdout);
+}
+
+bool OutputIsLost() {
+  pollfd out = {.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  return std::ferror(stdout) != 0 || (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0);
 }
 
 }  // namespace tandem::cli
