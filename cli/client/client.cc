@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/client/api_key.h"
@@ -128,9 +129,18 @@ class ClientImpl final : public Client {
     return response;
   }
 
-  // Adds the router's address to errors that are not about the request.
+  // Adds the router's address to errors that are not about the request, and says what to do where
+  // no router answers or a key is missing.
   absl::Status Explain(const grpc::Status& status) const {
     const absl::Status plain = rpc::FromGrpc(status);
+    if (absl::IsUnauthenticated(plain) && api_key_.empty())
+      return absl::UnauthenticatedError("--api-key is missing: this router requires keys");
+    if (absl::IsUnavailable(plain) && absl::StrContains(plain.message(), "Connection refused")) {
+      return absl::UnavailableError(
+          absl::StrCat("router at ", router_,
+                       ": none answers there; `tandem up` starts a cluster, --router names another "
+                       "one"));
+    }
     if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
     return absl::Status(plain.code(), absl::StrCat("router at ", router_, ": ", plain.message()));
   }

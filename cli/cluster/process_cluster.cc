@@ -86,6 +86,7 @@ struct Announcement {
   bool started = false;
   std::string grpc, fleet, http, admin;  // of routers; empty where one has no such port
   std::string last_line;                 // explains a process that ended
+  bool last_line_shown = false;          // to the user, already
 };
 
 class ProcessCluster final : public Cluster {
@@ -214,19 +215,19 @@ class ProcessCluster final : public Cluster {
 
   absl::Status OnEnded(Process& process, const std::string& how, absl::Time now) {
     process.child.reset();  // its reader has then seen every line
-    std::string last_line;
+    std::string why;
     bool was_started = false;
     {
       absl::MutexLock lock(&mutex_);
       const Announcement& announcement = announcements_[process.name];
-      last_line = announcement.last_line;
+      why = announcement.last_line_shown ? "; its last line above says why"
+                                         : absl::StrCat(": ", announcement.last_line);
       was_started = announcement.started;
       bars_.Remove(process.name);
       DrawBar();
     }
     if (!was_started || !process.restarts.Ended(now)) {
-      return absl::UnavailableError(
-          absl::StrCat(process.name, " ended with ", how, ": ", last_line));
+      return absl::UnavailableError(absl::StrCat(process.name, " ended with ", how, why));
     }
     process.restart_at = now + kRestartDelay;
     std::fprintf(stderr, "tandem up: %s ended with %s; starting it again\n", process.name.c_str(),
@@ -239,6 +240,7 @@ class ProcessCluster final : public Cluster {
     if (IsMessage(line, "loading weights")) return OnLoading(name, line);
     Announcement& announcement = announcements_[name];
     announcement.last_line = line;
+    announcement.last_line_shown = false;
     if (IsMessage(line, "router started")) {
       announcement.started = true;
       announcement.grpc = FieldOf(line, "grpc");
@@ -256,6 +258,7 @@ class ProcessCluster final : public Cluster {
                               : brief_ ? BriefLine(name, line)
                                        : absl::StrCat("[", name, "] ", line);
     if (shown.empty()) return;
+    announcement.last_line_shown = true;
     std::fprintf(stderr, "%s%s\n", bar_shown_ ? kClearLine : "", shown.c_str());
     DrawBar();
   }

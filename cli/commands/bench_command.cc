@@ -83,7 +83,8 @@ class BenchCommand final : public Command {
     schema_.LeaveEnvironmentOf("tandem bench modes");
     schema_.LeaveEnvironmentOf("tandem bench serve");
     schema_.LeaveEnvironmentOf("tandem bench trace");
-    schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
+    schema_.Add("model", &model_,
+                "smollm2, gemma3, hf:ORG/NAME, a .gguf file or a checkpoint folder.");
     schema_.Add("device", &device_,
                 "What `bench engine` measures: the processor, or the first CUDA device.",
                 {.choices = {"cpu", "cuda"}});

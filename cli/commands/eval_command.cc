@@ -56,7 +56,8 @@ class EvalCommand final : public Command {
  public:
   EvalCommand()
       : schema_("tandem eval", "Measures on a text how much accuracy weight and KV types cost.") {
-    schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
+    schema_.Add("model", &model_,
+                "smollm2, gemma3, hf:ORG/NAME, a .gguf file or a checkpoint folder.");
     schema_.Add("text", &text_, "A file of UTF-8 text to measure on; - = standard input.");
     schema_.Add("weights", &options_.weights,
                 "Types of weights to measure: bf16, int8, int4, as-stored, f32.");

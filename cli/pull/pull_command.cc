@@ -11,6 +11,7 @@
 #include "cli/pull/pull.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
+#include "common/model/model_path.h"
 #include "common/model/model_store.h"
 #include "common/runtime/stop_signal.h"
 #include "nlohmann/json.hpp"
@@ -59,7 +60,7 @@ class PullCommand final : public Command {
 
 class ModelsCommand final : public Command {
  public:
-  ModelsCommand() : schema_("tandem models", "Lists the models that tandem pull brought here.") {
+  ModelsCommand() : schema_("tandem models", "Lists the models that are on this disk.") {
     schema_.Add("json", &json_, "The list as JSON.");
     schema_.Add("remove", &remove_, "Remove this model from the disk.");
   }
@@ -69,12 +70,15 @@ class ModelsCommand final : public Command {
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
     const std::vector<model::StoredModel> models = model::ListModels(model::ModelsFolder(env));
-    const absl::Status status = remove_.empty() ? List(models) : Remove(models);
+    const auto known = model::KnownModelsIn(model::ModelsFolder(env));
+    const absl::Status status = remove_.empty() ? List(models, known) : Remove(models, known);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
  private:
-  absl::Status List(const std::vector<model::StoredModel>& models) const {
+  // `known`: what scripts/fetch_model.py brought.
+  absl::Status List(const std::vector<model::StoredModel>& models,
+                    const std::vector<model::KnownModelFile>& known) const {
     if (json_) {
       nlohmann::json list = nlohmann::json::array();
       for (const model::StoredModel& model : models) {
@@ -83,17 +87,43 @@ class ModelsCommand final : public Command {
                         {"bytes", model.bytes()},
                         {"path", model.path()}});
       }
+      for (const model::KnownModelFile& file : known) {
+        list.push_back({{"name", file.name},
+                        {"commit", ""},
+                        {"bytes", BytesOf(file.path)},
+                        {"path", file.path}});
+      }
       absl::PrintF("%s\n", list.dump(2));
       return absl::OkStatus();
     }
-    if (models.empty()) absl::PrintF("no models; tandem pull brings one\n");
+    if (models.empty() && known.empty()) absl::PrintF("no models; tandem pull brings one\n");
     for (const model::StoredModel& model : models)
-      absl::PrintF("%10s  %s\n            %s\n", BytesText(model.bytes()), model.name,
-                   model.path());
+      PrintModel(model.bytes(), model.name, model.path());
+    for (const model::KnownModelFile& file : known)
+      PrintModel(BytesOf(file.path), file.name, file.path);
     return absl::OkStatus();
   }
 
-  absl::Status Remove(const std::vector<model::StoredModel>& models) const {
+  static int64_t BytesOf(const std::string& path) {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(path, error);
+    return error ? 0 : static_cast<int64_t>(bytes);
+  }
+  static void PrintModel(int64_t bytes, const std::string& name, const std::string& path) {
+    absl::PrintF("%10s  %s\n            %s\n", BytesText(bytes), name, path);
+  }
+
+  absl::Status Remove(const std::vector<model::StoredModel>& models,
+                      const std::vector<model::KnownModelFile>& known) const {
+    for (const model::KnownModelFile& file : known) {
+      if (file.name != remove_) continue;
+      const int64_t bytes = BytesOf(file.path);
+      std::error_code error;
+      std::filesystem::remove(file.path, error);
+      if (error) return absl::UnavailableError(absl::StrCat(file.path, ": ", error.message()));
+      absl::PrintF("%s: removed, %s\n", file.name, BytesText(bytes));
+      return absl::OkStatus();
+    }
     for (const model::StoredModel& model : models) {
       if (model.name != remove_) continue;
       std::error_code error;

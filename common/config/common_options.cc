@@ -10,7 +10,8 @@
 namespace tandem::config {
 
 void RegisterCommonOptions(Schema& schema, CommonOptions& options) {
-  schema.Add("model", &options.model, "A known model's name, a .gguf file or a checkpoint folder.",
+  schema.Add("model", &options.model,
+             "smollm2, gemma3, hf:ORG/NAME, a .gguf file or a checkpoint folder.",
              {.group = "Model"});
   schema.Add("engine", &options.engine,
              "What nodes run. cpu: the model, on the device that nodes name; hash: a simulated "

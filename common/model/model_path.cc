@@ -27,6 +27,17 @@ std::string Lookup(const std::map<std::string, std::string>& env, const std::str
 
 }  // namespace
 
+std::vector<KnownModelFile> KnownModelsIn(const std::string& models_folder) {
+  std::vector<KnownModelFile> found;
+  std::error_code ignored;
+  for (const KnownModel& known : kKnownModels) {
+    const std::string path = absl::StrCat(models_folder, "/", known.file);
+    if (std::filesystem::is_regular_file(path, ignored))
+      found.push_back({std::string(known.name), path});
+  }
+  return found;
+}
+
 std::string UserWeightsFolder(const std::map<std::string, std::string>& env) {
   if (std::string cache = Lookup(env, "XDG_CACHE_HOME"); !cache.empty()) {
     return absl::StrCat(cache, "/tandem/weights");

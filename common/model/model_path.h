@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -16,6 +17,14 @@ namespace tandem::model {
 // naming what was looked for, where, and how to fetch it; kInvalidArgument for a malformed name.
 absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
                                              const std::map<std::string, std::string>& env);
+
+// One of the names that scripts/fetch_model.py knows, and its file below `models_folder`.
+struct KnownModelFile {
+  std::string name;
+  std::string path;
+};
+// Those whose files are there.
+std::vector<KnownModelFile> KnownModelsIn(const std::string& models_folder);
 
 // Where weights packed by an earlier start lie when their checkpoint's folder cannot be written:
 // XDG_CACHE_HOME/tandem/weights of `env`, else HOME/.cache/tandem/weights; empty without either.

@@ -25,6 +25,14 @@
 namespace tandem::router {
 namespace {
 
+// A server; where its port cannot be had, the error names the flag that chooses another one.
+absl::StatusOr<std::unique_ptr<rpc::Server>> WithFlag(
+    const char* flag, absl::StatusOr<std::unique_ptr<rpc::Server>> server) {
+  if (!absl::IsUnavailable(server.status())) return server;
+  return absl::UnavailableError(
+      absl::StrCat(server.status().message(), "; ", flag, " chooses another port"));
+}
+
 // How often the strand checks deadlines when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 // Up to this many streams, the thread that runs the core writes their parts itself. That saves a
@@ -77,10 +85,13 @@ class RouterServerImpl final : public RouterServer {
     }
     rpc::ServerLimits nodes = rpc::kNodeLimits, clients = rpc::kClientLimits;
     nodes.reflection = clients.reflection = options.reflection;
-    ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
-                                                       nodes, FleetPortTls(options)));
-    ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_},
-                                                        clients, {options.tls, rpc::ClientRule()}));
+    ASSIGN_OR_RETURN(fleet_server_, WithFlag("--fleet", rpc::Server::Start(options.fleet_address,
+                                                                           {&fleet_service_}, nodes,
+                                                                           FleetPortTls(options))));
+    ASSIGN_OR_RETURN(
+        client_server_,
+        WithFlag("--grpc", rpc::Server::Start(options.grpc_address, {&client_service_}, clients,
+                                              {options.tls, rpc::ClientRule()})));
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;

@@ -27,8 +27,8 @@ bool HasTrue(absl::string_view query, absl::string_view name) {
 absl::Status NotKept(absl::string_view field, absl::string_view id) {
   return absl::NotFoundError(
       absl::StrCat(field, ": ", ShownInQuotes(id),
-                   " is not kept by this router: it was never here, was dropped to ",
-                   "make room, or another router answered it"));
+                   " is not kept by this router: it was never here, was deleted, was ",
+                   "dropped to make room, or another router answered it"));
 }
 
 }  // namespace

@@ -70,6 +70,15 @@ class Pull(unittest.TestCase):
 
     # ---- what goes well
 
+    def test_lists_what_the_script_fetched(self):
+        folder = self.folder / "models"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(bytes(2048))
+        self.assertEqual([(model["name"], model["bytes"]) for model in self.models()], [("smollm2", 2048)])
+        self.assertIn("smollm2", self.tandem("models")[1])
+        self.assertEqual(self.tandem("models", "--remove", "smollm2")[0], 0)
+        self.assertIn("no models; tandem pull brings one", self.tandem("models")[1])
+
     def test_the_needed_files_come(self):
         code, output = self.pull()
         self.assertEqual(code, 0, output)
