@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -38,6 +39,19 @@ std::vector<ControlGroup> ControlGroupsOf(const std::string& root, absl::string_
     }
   }
   return groups;
+}
+
+std::optional<int64_t> MemoryLimitBytes(const std::string& root) {
+  // Version 1 writes "no limit" as a number that is larger than any machine's memory.
+  constexpr int64_t kNone = int64_t{1} << 60;
+  int64_t least = kNone;
+  for (const ControlGroup& group : ControlGroupsOf(root, "memory")) {
+    const char* file = group.first_version ? "/memory.limit_in_bytes" : "/memory.max";
+    int64_t limit = 0;
+    if (absl::SimpleAtoi(ReadSmallFile(group.folder + file), &limit))
+      least = std::min(least, limit);
+  }
+  return least < kNone ? std::optional(least) : std::nullopt;
 }
 
 }  // namespace tandem

@@ -6,6 +6,8 @@
 // Thread safety: pure functions of the files.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,5 +26,8 @@ std::vector<ControlGroup> ControlGroupsOf(const std::string& root, absl::string_
 
 // The text of a file, without white space at its ends; empty when the file cannot be read.
 std::string ReadSmallFile(const std::string& path);
+
+// Bytes that the tightest group allows the process; nullopt without a limit.
+std::optional<int64_t> MemoryLimitBytes(const std::string& root = "");
 
 }  // namespace tandem

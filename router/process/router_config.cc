@@ -1,5 +1,9 @@
 #include "router/process/router_config.h"
 
+#include "absl/strings/str_cat.h"
+#include "common/rpc/server.h"
+#include "router/front_end/http/response_store.h"
+
 namespace tandem::router {
 
 namespace {
@@ -196,6 +200,23 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              "The interval that --overload-delay looks at.", {.group = "Admission"});
   RegisterDeadlines(schema, config);
   RegisterRecords(schema, config);
+}
+
+int64_t MemoryBoundBytes(const RouterConfig& config) {
+  int64_t bytes = config.core.request_bytes_max + rpc::kClientLimits.memory_bytes_max;
+  if (config.http.empty()) return bytes;
+  // Answers to batches of prompts may hold as much as requests do.
+  bytes += config.core.request_bytes_max + config.http_buffer_bytes;
+  return bytes + (config.stored_responses_max > 0 ? ResponseStore::Options().bytes_max : 0);
+}
+
+std::string MemoryWarning(const RouterConfig& config, std::optional<int64_t> limit_bytes) {
+  const int64_t bound = MemoryBoundBytes(config);
+  if (!limit_bytes.has_value() || bound <= *limit_bytes) return "";
+  return absl::StrCat("clients may make this router hold ", bound >> 20,
+                      " MiB, and its control group allows ", *limit_bytes >> 20,
+                      " MiB: expected a higher limit, or lower --request-bytes-max",
+                      config.http.empty() ? "" : " and --http-buffer-bytes");
 }
 
 }  // namespace tandem::router

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,5 +47,10 @@ struct RouterConfig {
 
 // Registers the fields of `config`, which outlives `schema`.
 void RegisterRouterConfig(config::Schema& schema, RouterConfig& config);
+
+// Bytes that clients may come to make the router hold, beside what it needs for itself.
+int64_t MemoryBoundBytes(const RouterConfig& config);
+// What to tell an operator whose control group allows fewer bytes than that; empty otherwise.
+std::string MemoryWarning(const RouterConfig& config, std::optional<int64_t> limit_bytes);
 
 }  // namespace tandem::router

@@ -17,6 +17,7 @@
 #include "common/config/secret_file.h"
 #include "common/model/mapped_file.h"
 #include "common/model/model_path.h"
+#include "common/runtime/control_groups.h"
 #include "common/telemetry/log.h"
 #include "router/front_end/http/http_server.h"
 
@@ -90,6 +91,11 @@ absl::Status CheckFleetPort(const RouterConfig& config, const std::string& secre
       " is reachable from other machines, and without a secret or TLS any ",
       "of them may join as a node; expected --fleet-secret-file, --fleet-tls, an address of this ",
       "machine alone, or --open-fleet"));
+}
+
+void WarnOfMemory(const RouterConfig& config) {
+  const std::string warning = MemoryWarning(config, MemoryLimitBytes());
+  if (!warning.empty()) Log(LogLevel::kWarning, warning, {{"router_id", config.id}});
 }
 
 }  // namespace
@@ -170,6 +176,7 @@ int RouterMain(int argc, char** argv) {
                               SetLogProcessName(config.id);
                               RETURN_IF_ERROR(config::ConfigureLog(config.common, env));
                               config::LogConfiguration(schema);
+                              WarnOfMemory(config);
                               ASSIGN_OR_RETURN(const auto server, StartRouter(config, env));
                               while (stop.Wait(absl::Milliseconds(500)) == 0) server->Watch();
                               stop.Restore();

@@ -7,6 +7,7 @@ Usage: check.py CHECK --source DIR --build DIR
   dockerfile  hadolint accepts the Dockerfile
   yaml        yamllint accepts every YAML file of deploy/
   shell       shellcheck accepts every shell script
+  memory      what clients may make a router hold is less than its pod's memory limit
   secrets     what secrets.sh prints, or cert-manager makes, is what the pods mount; keys and TLS are on
   flags       every flag, configuration key and environment variable that the manifests use exists
               in the programs, and every port is one they were told to open
@@ -141,6 +142,43 @@ def check_flags(context):
             mistakes.append(f"{overlay}: {mistake}")
     print("\n".join(mistakes))
     return not mistakes
+
+
+# MiB beside what the configuration says: the port of gRPC (common/rpc/server.h) and kept responses
+# (router/front_end/http/response_store.h).
+ROUTER_FIXED_MIB = 1024 + 64
+
+
+def mib(quantity):
+    """A Kubernetes quantity of memory, such as 4Gi, in MiB."""
+    return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024}[quantity[-2:]]
+
+
+def memory_mistake(pod, values):
+    """What is wrong with a router's memory limit; None if nothing is."""
+    missing = [key for key in ("request-bytes-max", "http-buffer-bytes") if key not in values]
+    if missing:
+        return f"the router's configuration lacks {missing}: its defaults are for a whole machine"
+    # Batches over HTTP may hold as much as requests do.
+    bounds = (2 * values["request-bytes-max"] + values["http-buffer-bytes"]) // 2**20 + ROUTER_FIXED_MIB
+    resources = pod["containers"][0]["resources"]
+    needed = bounds + mib(resources["requests"]["memory"])
+    limit = mib(resources["limits"]["memory"])
+    return f"a router may hold {needed} MiB, its limit is {limit} MiB" if needed > limit else None
+
+
+def check_memory(context):
+    yaml = tools.module("yaml")
+    found = []
+    for overlay in OVERLAYS:
+        text = build_overlay(context, context.source / "deploy/kustomize" / overlay)
+        for planted, is_true in ((text, True), (text.replace("memory: 4Gi", "memory: 3Gi"), False)):
+            routers = [(pod, values) for name, pod, values in workloads(planted, yaml)[1] if name == "tandem-router"]
+            said = [memory_mistake(pod, values) for pod, values in routers]
+            if not said or any((one is None) != is_true for one in said):
+                found.append(f"{overlay}: {said}")
+    print("\n".join(found))
+    return not found
 
 
 def workloads(text, yaml):
@@ -331,6 +369,7 @@ def main():
         "dockerfile": check_dockerfile,
         "yaml": check_yaml,
         "shell": check_shell,
+        "memory": check_memory,
         "secrets": check_secrets,
         "flags": check_flags,
         "systemd": check_systemd,
