@@ -53,7 +53,6 @@ TEST(ForeignNames, AreServedOrRefused) {
   read(R"("typical_p":1,"mirostat":0,"dry_multiplier":0.0,"lora_request":null,"documents":[])");
   for (const char* members : {R"("typical_p":0.9)", R"("mirostat":2)", R"("dry_multiplier":0.8)",
                               R"("lora_request":{"lora_name":"x"})", R"("structural_tag":{"a":1})",
-                              R"("prediction":{"type":"content","content":"x"})",
                               R"("documents":[{"text":"x"}])", R"("xtc_probability":0.5)"}) {
     const absl::Status status =
         Completion(absl::StrCat(R"({"prompt":"a",)", members, "}")).status();
