@@ -94,8 +94,9 @@ ClientReactor* ClientService::Begin(const Method& method,
   }
   if (!known.ok()) return UnaryCall::Refuse(known, caller.audit);
   return UnaryCall::Start(caller.tenant, caller.audit, [this, &method](UnaryCall& call) {
+    // What ends or looks up counts as no request: a used-up quota must not keep it away.
     const absl::Status counted =
-        method.needs == Needs::kStatus ? absl::OkStatus() : CountRequest(call.tenant());
+        method.needs == Needs::kInfer ? CountRequest(call.tenant()) : absl::OkStatus();
     counted.ok() ? (this->*method.handle)(call) : call.Fail(counted);
   });
 }

@@ -47,7 +47,8 @@ class ClientService final : public grpc::Service {
     std::shared_ptr<AuditCall> audit;
     std::string traceparent;
   };
-  // What a call needs: any key, a key with the scope infer, or what GetStatus needs.
+  // What a call needs: any key; a key with the scope infer, against whose quota it counts; or what
+  // GetStatus needs.
   enum class Needs { kKey, kInfer, kStatus };
   struct Method {
     const char* path;

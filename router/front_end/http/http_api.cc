@@ -208,8 +208,8 @@ absl::Status HttpApi::Identify(const Route& route, Call& call) const {
   const std::string key(Authorization(call.request));
   ASSIGN_OR_RETURN(call.tenant, deps_.keys->IdentifyFrom(call.request.source, key, call.now));
   if (call.audit != nullptr) call.audit->SetTenant(call.tenant.get());
-  const bool counts = route.needs == Needs::kKey || route.needs == Needs::kTime;
-  if (counts) RETURN_IF_ERROR(call.tenant->CountRequest(call.now));
+  // What ends, deletes or looks up counts as no request: a used-up quota must not keep it away.
+  if (route.needs == Needs::kTime) RETURN_IF_ERROR(call.tenant->CountRequest(call.now));
   if (call.port == Port::kAdmin) return call.tenant->CheckIsAdmin();
   return route.needs == Needs::kTime ? call.tenant->CheckMayInfer() : absl::OkStatus();
 }

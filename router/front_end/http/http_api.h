@@ -107,10 +107,9 @@ class HttpApi {
     // stopped.
     size_t kept_bytes = 0;
   };
-  // What a path needs: nothing; an API key, without counting as one of its requests; a key whose
-  // request counts; or such a key and so much of the router's time that an overloaded router
-  // refuses it.
-  enum class Needs { kNothing, kKnownKey, kKey, kTime };
+  // What a path needs: nothing; an API key; or a key with the scope infer and so much of the
+  // router's time that the request counts against its quota and an overloaded router refuses it.
+  enum class Needs { kNothing, kKey, kTime };
   // Which port serves a path: the clients'; the operators', or the clients' when there is no other;
   // the operators' alone; or both.
   enum class Where { kClients, kOperators, kAdminAlone, kBoth };

@@ -1,11 +1,15 @@
 // Goal: limits of tenants hold in clusters of real processes: a quota over several routers, and a
-// share of the KV blocks against a flood of cached prompts.
+// share of the KV blocks against a flood of cached prompts. A used-up quota keeps no tenant from
+// its own work.
 #include "tests/integration/http/tenants_fixture.h"
 
 namespace tandem::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+constexpr char kText[] = R"({"content":"x"})";
 
 class TenantLimitsTest : public TenantsTest {
  protected:
@@ -17,7 +21,14 @@ class TenantLimitsTest : public TenantsTest {
     return absl::StrSplit(line.substr(begin, line.find(';', begin) - begin), ", ");
   }
   static std::string GetWith(const std::string& path, const std::string& key) {
-    return GetOf(path, "authorization: Bearer " + key + "\r\n");
+    return GetOf(path, KeyOf(key));
+  }
+  static std::string PostWith(const std::string& path, const std::string& key,
+                              const std::string& body) {
+    return PostOf(path, body, KeyOf(key));
+  }
+  static std::string KeyOf(const std::string& key) {
+    return absl::StrCat("authorization: Bearer ", key, "\r\n");
   }
 };
 
@@ -36,19 +47,56 @@ TEST_F(TenantLimitsTest, AQuotaHoldsOverRouters) {
     }
     EXPECT_TRUE(heard()) << router;
   }
+  const std::string counted = PostWith("/tokenize", "alice", kText);
   const absl::Time begin = absl::Now();
   int taken = 0;
   for (const std::string& router : routers) {
-    for (int i = 0; i < 2 * kPerMinute; ++i)
-      taken += Ask(router, GetWith("/v1/models", "alice")).status == 200 ? 1 : 0;
+    for (int i = 0; i < 2 * kPerMinute; ++i) taken += Ask(router, counted).status == 200 ? 1 : 0;
   }
   const double refilled = absl::ToDoubleSeconds(absl::Now() - begin) * kPerMinute / 60;
   EXPECT_LE(taken, kPerMinute + refilled + 1);
   // What is left comes to the router that is asked.
   const absl::Time later = absl::Now() + absl::Seconds(60);
   while (taken < kPerMinute && absl::Now() < later)
-    taken += Ask(routers[0], GetWith("/v1/models", "alice")).status == 200 ? 1 : 0;
-  EXPECT_EQ(Ask(routers[0], GetWith("/v1/models", "bob")).status, 200);
+    taken += Ask(routers[0], counted).status == 200 ? 1 : 0;
+  EXPECT_EQ(Ask(routers[0], PostWith("/tokenize", "bob", kText)).status, 200);
+}
+
+TEST_F(TenantLimitsTest, AUsedUpQuotaKeepsNoTenantFromItsOwnWork) {
+  Start(Line("alice", "requests_per_minute=3 tokens_per_minute=200"), {"--hash-step-time=5ms"});
+  const std::string& router = cluster_->http_address();
+  const auto status = [&router](const std::string& request) { return Ask(router, request).status; };
+  // Looking uses no quota: three requests are taken afterwards.
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(status(GetWith("/v1/models", "alice")), 200);
+  const HttpAnswer kept =
+      Ask(router, PostWith("/v1/responses", "alice", R"({"input":"x","max_output_tokens":1})"));
+  ASSERT_EQ(kept.status, 200) << kept.body;
+  const std::string response = "/v1/responses/" + kept.Json()["id"].get<std::string>();
+  const auto running = Begin("alice", Request("long", 4000));
+  v1::GenerateRequest large = Request("large", 1);
+  large.set_text(std::string(3000, 'x'));
+  ASSERT_TRUE(Generate("alice", large).ok());
+  // Now the tokens are used up for many minutes.
+  EXPECT_EQ(Generate("alice", Request("more", 1)).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status(PostWith("/tokenize", "alice", kText)), 429);
+  for (const char* path : {"/v1/models", "/v1/models/hash", "/api/tags", "/api/ps", "/props"})
+    EXPECT_EQ(status(GetWith(path, "alice")), 200) << path;
+  EXPECT_EQ(status(GetWith(response, "alice")), 200);
+  EXPECT_EQ(status(PostWith(response + "/cancel", "alice", "{}")), 400) << "it has ended";
+  EXPECT_EQ(status("DELETE " + response + " HTTP/1.1\r\nhost: x\r\n" + KeyOf("alice") + "\r\n"),
+            200);
+  EXPECT_THAT(Running("alice"), ElementsAre("long"));
+  EXPECT_TRUE(Abort("alice", "long").ok());
+  v1::Finished finished;
+  EXPECT_TRUE(running->Read(&finished).ok());
+  EXPECT_EQ(finished.reason(), v1::FINISH_REASON_ABORTED);
+  v1::RequestTrace trace;
+  EXPECT_TRUE(Trace("alice", "long", trace).ok());
+  grpc::ClientContext context;
+  Authorize(context, "alice");
+  v1::GetModelResponse model;
+  EXPECT_TRUE(stub_->GetModel(&context, v1::GetModelRequest(), &model).ok());
 }
 
 TEST_F(TenantLimitsTest, AFloodOfOneTenantLeavesOthersCached) {
