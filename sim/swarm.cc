@@ -106,7 +106,9 @@ std::string ToText(const SwarmReport& report) {
   const double seconds = std::max(1e-9, absl::ToDoubleSeconds(report.took));
   std::string text = absl::StrFormat(
       "%d schedules in %.1f s (%.0f a second), %d events, %.0f s of virtual time\n"
-      "%d requests: %d answered, %d cancelled, %d refused as late, %d failed and asked again among "
+      "%d scheduled requests, asked %d times in all: %d answered, %d cancelled, %d refused as "
+      "late, "
+      "%d failed and asked again among "
       "%d retries; %d faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated "
       "by drains, %d "
       "fetched for prompts, %d read from storage (%d of them "
@@ -117,8 +119,10 @@ std::string ToText(const SwarmReport& report) {
       "rows computed, %d units regained\n"
       "%d schedules violated an invariant\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,
-      static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,
-      report.clients.cancelled, report.clients.refused, report.clients.failed,
+      static_cast<double>(report.virtual_us) / 1e6, report.requests,
+      report.clients.done + report.clients.cancelled + report.clients.refused +
+          report.clients.failed,
+      report.clients.done, report.clients.cancelled, report.clients.refused, report.clients.failed,
       report.clients.asked_again, report.faults, report.sequences_moved, report.kv_tokens_moved,
       report.blocks_adopted, report.blocks_fetched, report.blocks_loaded,
       report.blocks_read_from_host, report.part_tokens_fetched, report.units_lent,

@@ -18,7 +18,7 @@ using Style = StyledLine::Style;
 std::string Count(int64_t count) { return ShortCount(static_cast<double>(count)); }
 
 constexpr char kNodeRow[] = "%-20s %-7s %5s %5s %4s %5s %6s %6s  %s";
-constexpr char kPairRow[] = "%-15s %-15s %-11s %5s %6s %8s %8s %4s";
+constexpr char kPairRow[] = "%-15s %-15s %-11s %5s %6s %8s %8s %5s";
 constexpr char kRequestRow[] = "%s %-10s %6s %6s %6s %-10s %s";
 constexpr char kStorageRow[] = "%-20s %-6s %6s %6s %10s %5s %10s %5s";
 constexpr char kStepRow[] = "%-20s %6s %9s %9s %5s %11s %11s";
@@ -78,7 +78,7 @@ void AppendSteps(const v1::GetStatusResponse& status, StyledLines& lines) {
     if (first) {
       lines.push_back({""});
       lines.push_back(Heading(absl::StrFormat(kStepRow, "ENGINE STEPS OF", "STEPS", "PREDICTED",
-                                              "TOOK", "OFF", "A PROMPT", "A NEW")));
+                                              "TOOK", "ERROR", "A PROMPT", "A NEW")));
       lines.push_back(
           {absl::StrFormat(kStepRow, "", "", "", "", "", "TOKEN", "TOKEN"), Style::kHeading});
     }
@@ -132,7 +132,7 @@ void AppendStorage(const v1::GetStatusResponse& status, StyledLines& lines) {
     if (first) {
       lines.push_back({""});
       lines.push_back(Heading(absl::StrFormat(kStorageRow, "STORAGE OF", "IN", "BLOCKS", "HITS",
-                                              "READS", "OFF", "WRITES", "OFF")));
+                                              "READS", "ERROR", "WRITES", "ERROR")));
     }
     first = false;
     AppendTiers(node, lines);
@@ -167,7 +167,7 @@ StyledLines StatusLines(const v1::GetStatusResponse& status) {
   if (!status.links().empty()) {
     lines.push_back({""});
     lines.push_back(Heading(absl::StrFormat(kPairRow, "KV FROM", "TO", "OVER", "SENT", "BYTES",
-                                            "LAST", "RATE", "OFF")));
+                                            "LAST", "RATE", "ERROR")));
     for (const v1::NodePairStatus& pair : status.links()) lines.push_back(PairLine(pair));
   }
   AppendSteps(status, lines);

@@ -135,7 +135,7 @@ absl::Status ModelAssets::CheckMessages(int64_t messages) const {
   if (messages <= identity.context_tokens) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("messages: ", messages, " messages, expected at most ", identity.context_tokens,
-                   ": the context of ", identity.name, " holds so many tokens"));
+                   ": the context of ", identity.served_name(), " holds so many tokens"));
 }
 
 absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat,

@@ -25,7 +25,7 @@ absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity
   if (prompt.size() >= static_cast<size_t>(model.context_tokens))
     return absl::InvalidArgumentError(
         absl::StrCat("prompt: ", prompt.size(), " tokens, expected fewer than the context of ",
-                     model.name, ", ", model.context_tokens, " tokens"));
+                     model.served_name(), ", ", model.context_tokens, " tokens"));
   // Nearly always every token is valid. A loop without early exits checks that faster.
   const auto vocab_size = static_cast<uint32_t>(model.vocab_size);
   uint32_t outside = 0;
@@ -198,8 +198,8 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   if (stop.max_tokens > room)
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens: ", stop.max_tokens, " after a prompt of ", prompt.size(),
-                     " tokens, expected at most ", room, ": the context of ", model.name, " is ",
-                     model.context_tokens, " tokens"));
+                     " tokens, expected at most ", room, ": the context of ", model.served_name(),
+                     " is ", model.context_tokens, " tokens"));
   if (searched && stop.max_tokens > kBeamTokensMax)
     return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", stop.max_tokens,
                                                    ", expected at most ", kBeamTokensMax,

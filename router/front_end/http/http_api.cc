@@ -365,9 +365,9 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
 
 Json HttpApi::ModelJson() const {
   const ModelIdentity& model = deps_.session.assets.identity;
-  return {{"id", model.served_name()}, {"object", "model"},
-          {"created", started_s_},     {"owned_by", "tandem"},
-          {"root", model.name},        {"max_model_len", deps_.context_tokens()}};
+  return {{"id", model.served_name()},   {"object", "model"},
+          {"created", started_s_},       {"owned_by", "tandem"},
+          {"root", model.served_name()}, {"max_model_len", deps_.context_tokens()}};
 }
 
 void HttpApi::Models(Call& call) {

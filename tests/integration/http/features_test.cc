@@ -35,6 +35,12 @@ TEST(HttpFeatures, PropsSayWhatClientsOfLlamaCppAskFirst) {
   const json models = json::parse(Ask(cluster->http_address(), GetOf("/v1/models")).body);
   EXPECT_EQ(props["default_generation_settings"]["n_ctx"], models["data"][0]["max_model_len"]);
   EXPECT_EQ(props["model_alias"], "mine");
+  // Errors and lists speak of the model by the name that clients know.
+  EXPECT_EQ(models["data"][0]["root"], "mine");
+  const HttpAnswer long_prompt =
+      Ask(cluster->http_address(),
+          PostOf("/v1/completions", json({{"prompt", std::string(40'000, 'x')}}).dump()));
+  EXPECT_THAT(long_prompt.body, HasSubstr("the context of mine"));
   EXPECT_EQ(props["chat_template"], model::ByteVocabularyChatTemplate());
   EXPECT_NE(props["eos_token"], "");
   EXPECT_EQ(Ask(cluster->http_address(), PostOf("/props", "{}")).status, 405);

@@ -79,6 +79,7 @@ v1::GetStatusResponse LargestStatus() {
 TEST(StatusTable, NoLineIsWiderThanEightyColumns) {
   for (const StyledLine& line : StatusLines(LargestStatus())) {
     EXPECT_LE(line.text.size(), 80u) << line.text;
+    EXPECT_FALSE(absl::StrContains(line.text, " OFF")) << "reads as switched off: " << line.text;
   }
 }
 
