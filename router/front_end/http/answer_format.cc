@@ -21,12 +21,6 @@ AnswerFormat::AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokeniz
   }
 }
 
-absl::Status AnswerFormat::TranslateFieldNames(const absl::Status& status) const {
-  const bool by_tools = api_.tool_mode == ToolMode::kNamed || api_.tool_mode == ToolMode::kRequired;
-  // Then the tools are what gave the constraint.
-  return ToEndpointNames(by_tools ? RenameField(status, {{"guided", "tools"}}) : status);
-}
-
 std::optional<size_t> AnswerFormat::IndexOf(size_t prompt, int32_t sequence) const {
   if (sequence >= api_.n) return std::nullopt;
   return prompt * static_cast<size_t>(api_.n) + static_cast<size_t>(sequence);

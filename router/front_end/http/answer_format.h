@@ -51,8 +51,10 @@ class AnswerFormat {
   virtual std::string ToJson();
   // The content type of a stream.
   virtual const char* stream_type() const { return "text/event-stream; charset=utf-8"; }
-  // `status`, in which the fields have the names that this request gave them.
-  absl::Status TranslateFieldNames(const absl::Status& status) const;
+  // `status`, in which the fields have the names that the client's body gave them.
+  absl::Status TranslateFieldNames(const absl::Status& status) const {
+    return FromChatNames(RenameField(status, api_.field_names));
+  }
 
   const UsageTotals& usage() const { return usage_; }
 
@@ -73,6 +75,8 @@ class AnswerFormat {
   };
 
   // ---- What differs between the endpoints. `index` is the choice's.
+  // `status`, in which the fields of a chat have this endpoint's names.
+  virtual absl::Status FromChatNames(const absl::Status& status) const { return status; }
   virtual const char* object_name() const = 0;
   virtual const char* chunk_name() const = 0;
   virtual void OnStarted(size_t index, std::string* events) = 0;
@@ -83,8 +87,6 @@ class AnswerFormat {
   // The choice's part of the whole object. Called once; takes what it can, so that nothing large is
   // there twice.
   virtual Json TakeChoice(size_t index) = 0;
-  // `status`, in which the fields have this endpoint's names.
-  virtual absl::Status ToEndpointNames(const absl::Status& status) const { return status; }
   // Whether the end of each choice is kept with its times.
   virtual bool needs_timing() const { return api_.timing; }
 

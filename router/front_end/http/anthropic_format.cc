@@ -49,11 +49,10 @@ class AnthropicFormat final : public AnswerFormat {
     return JsonText(message);
   }
 
-  absl::Status ToEndpointNames(const absl::Status& status) const override {
+ private:
+  absl::Status FromChatNames(const absl::Status& status) const override {
     return ToAnthropicFieldNames(status);
   }
-
- private:
   const char* object_name() const override { return "message"; }
   const char* chunk_name() const override { return "message"; }
   Json TakeChoice(size_t) override { return Json(); }

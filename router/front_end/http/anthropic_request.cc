@@ -141,7 +141,6 @@ absl::Status ToAnthropicFieldNames(const absl::Status& status) {
   static const auto* const names =
       new FieldNames{{"stop", "stop_sequences"},
                      {"guided_json", "output_config.format.schema"},
-                     {"guided", "output_config.format.schema"},
                      {"continue_final_message", "messages"},
                      {"prompt", "messages"},
                      {"tool_choice.function.name", "tool_choice.name"}};

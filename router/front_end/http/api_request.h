@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/stream_resumption.h"
 #include "tandem/v1/client.pb.h"
 
@@ -36,7 +37,9 @@ struct ApiRequest {
   std::vector<v1::GenerateRequest> requests;  // one for each prompt, in order
   size_t prompts = 0;  // how many there were; set when `requests` are moved to the router
   std::string model;   // as the client named it
-  int32_t n = 1;       // choices for each prompt
+  // Where the client's body calls a value otherwise than the router, which refuses it later on.
+  FieldNames field_names;
+  int32_t n = 1;  // choices for each prompt
   // Each prompt is cut to this many of its last tokens; -1: as many as the context holds.
   std::optional<int32_t> truncate_prompt_tokens;
   bool stream = false;

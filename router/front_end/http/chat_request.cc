@@ -73,6 +73,17 @@ void ReadLogprobs(Fields& fields, ApiRequest& api, v1::GenerateRequest& request)
   }
 }
 
+// Names the tools where it is they that constrain the answer.
+void NameConstraintOfTools(const Json* tools, ApiRequest& api) {
+  if (api.tool_mode == ToolMode::kRequired) api.field_names.emplace_back("guided", "tools");
+  if (api.tool_mode != ToolMode::kNamed) return;
+  for (size_t i = 0; i < tools->size(); ++i) {
+    if ((*tools)[i]["function"]["name"] != api.tool_name) continue;
+    api.field_names.emplace_back("guided", absl::StrCat("tools[", i, "]"));
+    return;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets, absl::Time now,
@@ -85,6 +96,8 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
   ReadLogprobs(fields, api, request);
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(ReadTools(fields, api, request));
+  NameConstraintOfTools(fields.Any("tools"), api);
+  api.field_names.emplace_back("prompt", "messages");
   const bool no_tools = api.tool_mode == ToolMode::kNone;
   ASSIGN_OR_RETURN(const std::string text, RenderMessages(fields, assets, now, !no_tools));
   const bool special = fields.Bool("add_special_tokens").value_or(false);

@@ -103,6 +103,7 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict) {
   base.set_echo(api.echo);
   if (api.echo && api.logprobs.has_value()) {
     base.set_prompt_logprobs(*api.logprobs);
+    api.field_names.emplace_back("prompt_logprobs", "logprobs");
     base.set_return_prompt_token_ids(true);
   }
   RETURN_IF_ERROR(fields.status());

@@ -21,6 +21,8 @@ class Constraint {
     given_ = path;
     return request_.mutable_guided();
   }
+  // The member that has the constraint; empty without one.
+  const std::string& given() const { return given_; }
 
   // A schema as an object or as its text.
   void JsonSchema(Fields& from, absl::string_view name) {
@@ -83,7 +85,7 @@ void ReadResponseFormat(Fields& fields, Constraint& constraint) {
 
 }  // namespace
 
-void ReadGuided(Fields& fields, v1::GenerateRequest& request) {
+void ReadGuided(Fields& fields, v1::GenerateRequest& request, FieldNames& names) {
   Constraint constraint(fields, request);
   constraint.JsonSchema(fields, "guided_json");
   constraint.Regex(fields, "guided_regex");
@@ -103,6 +105,7 @@ void ReadGuided(Fields& fields, v1::GenerateRequest& request) {
     fields.Keep(members.status());
   }
   ReadResponseFormat(fields, constraint);
+  if (!constraint.given().empty()) names.emplace_back("guided", constraint.given());
 }
 
 }  // namespace tandem::router

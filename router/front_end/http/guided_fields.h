@@ -8,8 +8,8 @@
 
 namespace tandem::router {
 
-// Sets `request.guided` if the body has a constraint. More than one is a fault; faults go to
-// `fields`.
-void ReadGuided(Fields& fields, v1::GenerateRequest& request);
+// Sets `request.guided` if the body has a constraint, and adds its member's name to `names`. More
+// than one is a fault; faults go to `fields`.
+void ReadGuided(Fields& fields, v1::GenerateRequest& request, FieldNames& names);
 
 }  // namespace tandem::router

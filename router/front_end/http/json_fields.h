@@ -76,9 +76,11 @@ class Fields {
   std::vector<bool> asked_for_;  // for each member, in order
 };
 
-// What another API calls the fields of a chat: pairs of a chat's name and the other one.
+// What a client or another API calls fields: pairs of the router's or a chat's name and the other
+// one.
 using FieldNames = std::vector<std::pair<std::string, std::string>>;
-// `status`, with the other name where its message begins with a chat's: "stop: …", "stop[1]: …".
+// `status`, with the other name where its message begins with the first one: "stop: …",
+// "stop[1]: …". Of several names the first that fits counts.
 absl::Status RenameField(const absl::Status& status, const FieldNames& names);
 
 // Token ids in `list`, or a fault naming `path`.

@@ -42,13 +42,10 @@ class OllamaFormat final : public AnswerFormat {
     return JsonText(object);
   }
 
-  absl::Status ToEndpointNames(const absl::Status& status) const override {
-    // A conversation's prompt is its messages.
-    const absl::Status named = chat_ ? RenameField(status, {{"prompt", "messages"}}) : status;
-    return ToOllamaFieldNames(named);
-  }
-
  private:
+  absl::Status FromChatNames(const absl::Status& status) const override {
+    return ToOllamaFieldNames(status, api_.kind);
+  }
   const char* object_name() const override { return "chat"; }
   const char* chunk_name() const override { return "chat"; }
   bool needs_timing() const override { return true; }

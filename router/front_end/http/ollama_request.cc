@@ -125,7 +125,7 @@ absl::StatusOr<Json> ReadMessage(const Json& object, const std::string& path) {
 absl::StatusOr<ApiRequest> ReadAsChat(const Json& chat, const ModelAssets& assets, ApiKind kind,
                                       absl::Time now) {
   absl::StatusOr<ApiRequest> api = ReadChat(chat, assets, now, /*strict=*/false);
-  if (!api.ok()) return ToOllamaFieldNames(api.status());
+  if (!api.ok()) return ToOllamaFieldNames(api.status(), kind);
   api->kind = kind;
   return api;
 }
@@ -133,7 +133,7 @@ absl::StatusOr<ApiRequest> ReadAsChat(const Json& chat, const ModelAssets& asset
 absl::StatusOr<ApiRequest> ReadRaw(Json chat, std::string prompt) {
   chat["prompt"] = std::move(prompt);
   absl::StatusOr<ApiRequest> api = ReadCompletion(chat, /*strict=*/false);
-  if (!api.ok()) return ToOllamaFieldNames(api.status());
+  if (!api.ok()) return ToOllamaFieldNames(api.status(), ApiKind::kOllamaGenerate);
   // A completion has a limit of its own where none is given.
   if (!chat.contains("max_tokens")) api->requests[0].mutable_stop()->clear_max_tokens();
   api->kind = ApiKind::kOllamaGenerate;
@@ -157,11 +157,14 @@ absl::StatusOr<std::string> OllamaModelName(const std::string& name, const Model
   return model.NotServed(name);
 }
 
-absl::Status ToOllamaFieldNames(const absl::Status& status) {
+absl::Status ToOllamaFieldNames(const absl::Status& status, ApiKind kind) {
+  if (kind == ApiKind::kOllamaGenerate) {
+    const absl::Status named = RenameField(status, {{"messages", "prompt"}});
+    if (named.message() != status.message()) return named;
+  }
   static const auto* const names = [] {
     auto* list = new FieldNames{{"response_format", "format"},
                                 {"guided_json", "format"},
-                                {"guided", "format"},
                                 {"truncate_prompt_tokens", "truncate"},
                                 {"max_tokens", "options.num_predict"}};
     request::ForEachParameter([&](const auto& row) {

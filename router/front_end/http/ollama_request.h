@@ -38,7 +38,8 @@ absl::Status CheckOllamaLoad(const Json& body, ApiKind kind);
 // served under the whole of it. kNotFound when it is not served.
 absl::StatusOr<std::string> OllamaModelName(const std::string& name, const ModelAssets& assets);
 
-// `status`, whose message begins with a field of a chat, with Ollama's name of that field.
-absl::Status ToOllamaFieldNames(const absl::Status& status);
+// `status`, whose message begins with a field of a chat, with the name that Ollama's endpoint of
+// `kind` has for that field.
+absl::Status ToOllamaFieldNames(const absl::Status& status, ApiKind kind);
 
 }  // namespace tandem::router

@@ -31,6 +31,9 @@ void ReadChoices(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) 
   const auto penalty = fields.Number("length_penalty");
   const auto early = fields.Bool("early_stopping");
   if (!beam) return;
+  api.field_names.emplace_back("beam_search.width", request.has_best_of() ? "best_of" : "n");
+  api.field_names.emplace_back("beam_search.length_penalty", "length_penalty");
+  api.field_names.emplace_back("beam_search", "use_beam_search");
   v1::BeamSearch& search = *request.mutable_beam_search();
   search.set_width(request.has_best_of() ? request.best_of() : api.n);
   request.clear_best_of();
@@ -94,11 +97,13 @@ void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& requ
     request.set_model(*model);
   }
   if (const auto id = fields.String("request_id")) request.set_request_id(*id);
-  ReadSamplingFields(
-      fields, api.kind == ApiKind::kCompletion ? request::kCompletions : request::kChat, request);
+  const request::Api names =
+      api.kind == ApiKind::kCompletion ? request::kCompletions : request::kChat;
+  ReadSamplingFields(fields, names, request);
+  NameAliases(fields, names, api.field_names);
   ReadChoices(fields, api, request);
   ReadStream(fields, api);
-  ReadGuided(fields, request);
+  ReadGuided(fields, request, api.field_names);
   request.set_keep_special_tokens(!fields.Bool("skip_special_tokens").value_or(true));
   if (const auto value = fields.Integer("prompt_logprobs")) {
     request.set_prompt_logprobs(static_cast<int32_t>(*value));

@@ -60,11 +60,10 @@ class ResponseFormat final : public AnswerFormat {
 
   std::string ToJson() override { return KeptText(Status()); }
 
-  absl::Status ToEndpointNames(const absl::Status& status) const override {
+ private:
+  absl::Status FromChatNames(const absl::Status& status) const override {
     return ToResponseFieldNames(status);
   }
-
- private:
   const char* object_name() const override { return "response"; }
   const char* chunk_name() const override { return "response"; }
   Json TakeChoice(size_t) override { return Json(); }

@@ -23,6 +23,9 @@ constexpr size_t kMetadataMax = 16;
 constexpr int64_t kMetadataKeyCharactersMax = 64;
 constexpr int64_t kMetadataValueCharactersMax = 512;
 
+// Where a chat's body has the schema of text.format.
+constexpr char kSchemaOfChats[] = "response_format.json_schema.schema";
+
 constexpr char kLogprobs[] = "message.output_text.logprobs";
 
 // Fields that a chat's body has under the same name and with the same meaning, besides sampling and
@@ -359,8 +362,10 @@ absl::Status ToResponseFieldNames(const absl::Status& status) {
   static const auto* const names = new FieldNames{{"messages", "input"},
                                                   {"prompt", "input"},
                                                   {"response_format", "text.format"},
+                                                  {kSchemaOfChats, "text.format.schema"},
                                                   {"tool_choice.function.name", "tool_choice.name"},
-                                                  {"max_tokens", "max_output_tokens"}};
+                                                  {"max_tokens", "max_output_tokens"},
+                                                  {"max_completion_tokens", "max_output_tokens"}};
   return RenameField(status, *names);
 }
 

@@ -94,6 +94,18 @@ void ReadSamplingFields(Fields& fields, request::Api api, v1::GenerateRequest& r
   });
 }
 
+void NameAliases(const Fields& fields, request::Api api, FieldNames& names) {
+  const Json& object = fields.object();
+  request::ForEachParameter([&](const auto& row) {
+    for (const request::Alias& alias : row.about.aliases) {
+      if (!(alias.apis & api)) continue;
+      const auto given = object.find(alias.name);
+      if (given != object.end() && !given->is_null())
+        names.emplace_back(row.about.name, alias.name);
+    }
+  });
+}
+
 void CopySamplingFields(Fields& fields, request::Api api, Json& chat) {
   request::ForEachParameter([&](const auto& row) {
     const auto copy = [&](absl::string_view name) {

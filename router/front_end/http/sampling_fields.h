@@ -15,6 +15,9 @@ namespace tandem::router {
 // fault goes to `fields` and names the field: "top_k: 1.5, expected a whole number".
 void ReadSamplingFields(Fields& fields, request::Api api, v1::GenerateRequest& request);
 
+// Adds to `names` the aliases of `api` by which the client gave parameters.
+void NameAliases(const Fields& fields, request::Api api, FieldNames& names);
+
 // Copies every parameter that `api` knows from `fields` to `chat`, a chat's body, under the name
 // that a chat has for it. Values are copied unread: the chat's reader checks them.
 void CopySamplingFields(Fields& fields, request::Api api, Json& chat);

@@ -2,6 +2,7 @@
 // on a server that then goes on; broken HTTP and half-closed sockets end their own connection only.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <functional>
 
 #include "tests/testing/http_client.h"
@@ -109,8 +110,8 @@ TEST_F(BadHttp, CompletionValues) {
       {R"({"prompt":"x","repetition_penalty":0})", 400, "repetition_penalty", "0"},
       {R"({"prompt":"x","max_tokens":0})", 400, "max_tokens", "0"},
       {R"({"prompt":"x","max_tokens":0,"logprobs":1})", 400, "max_tokens", "0"},
-      {R"({"prompt":"x","max_tokens":0,"echo":true,"use_beam_search":true})", 400, "beam_search",
-       "max_tokens 0"},
+      {R"({"prompt":"x","max_tokens":0,"echo":true,"use_beam_search":true})", 400,
+       "use_beam_search", "max_tokens 0"},
       {R"({"prompt":"x","max_tokens":-1,"echo":true})", 400, "max_tokens", "-1"},
       {R"({"prompt":"x","truncate_prompt_tokens":40000})", 400, "truncate_prompt_tokens",
        "context"},
@@ -178,6 +179,79 @@ TEST_F(BadHttp, ChatBodies) {
   for (const Bad& bad : table) {
     SCOPED_TRACE(bad.body);
     ExpectError(Ask(http(), PostOf("/v1/chat/completions", bad.body)), bad);
+  }
+  ExpectServes();
+}
+
+// Path, body, and the body's name of what is refused after the body was read.
+std::vector<std::array<std::string, 3>> LateRefusals() {
+  const std::string schema = R"({"$ref":"#/$defs/none"})";
+  const std::string chat = R"({"messages":[{"role":"user","content":"x"}])";
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"a"}},)"
+                            R"({"type":"function","function":{"name":"b","parameters":)" +
+                            schema + "}}]";
+  const std::string format = R"("type":"json_schema","name":"n","schema":)" + schema;
+  const std::string long_text(40'000, 'x');
+  return {
+      {"/v1/completions", R"({"prompt":"x","guided_regex":"("})", "guided_regex"},
+      {"/v1/completions", R"({"prompt":"x","guided_json":)" + schema + "}", "guided_json"},
+      {"/v1/completions", R"({"prompt":"x","guided_grammar":"a ::="})", "guided_grammar"},
+      {"/v1/completions", R"({"prompt":"x","grammar":"a ::="})", "grammar"},
+      {"/v1/completions", R"({"prompt":"x","json_schema":)" + schema + "}", "json_schema"},
+      {"/v1/completions", R"({"prompt":"x","guided_choice":["a","a",""]})", "guided_choice"},
+      {"/v1/completions", R"({"prompt":"x","structured_outputs":{"regex":"("}})",
+       "structured_outputs.regex"},
+      {"/v1/completions", R"({"prompt":"x","n_predict":40000})", "n_predict"},
+      {"/v1/completions", R"({"prompt":"x","repeat_penalty":-1})", "repeat_penalty"},
+      {"/v1/completions", R"({"prompt":"x","use_beam_search":true,"best_of":100})", "best_of"},
+      {"/v1/completions", R"({"prompt":")" + long_text + "\"}", "prompt"},
+      {"/v1/chat/completions",
+       chat + R"(,"response_format":{"type":"json_schema","json_schema":{"schema":)" + schema +
+           "}}}",
+       "response_format.json_schema.schema"},
+      {"/v1/chat/completions",
+       chat + tools + R"(,"tool_choice":{"type":"function","function":{"name":"b"}}})", "tools[1]"},
+      {"/v1/chat/completions", chat + R"(,"max_completion_tokens":100000})",
+       "max_completion_tokens"},
+      {"/v1/chat/completions", R"({"messages":[{"role":"user","content":")" + long_text + "\"}]}",
+       "messages"},
+      {"/v1/responses", R"({"input":"x","text":{"format":{)" + format + "}}}",
+       "text.format.schema"},
+      {"/v1/responses", R"({"input":"x","guided_regex":"("})", "guided_regex"},
+      {"/v1/responses", R"({"input":"x","max_output_tokens":100000})", "max_output_tokens"},
+      {"/v1/responses", R"({"input":")" + long_text + "\"}", "input"},
+      {"/v1/messages", chat + R"(,"max_tokens":9,"output_config":{"format":{)" + format + "}}}",
+       "output_config.format.schema"},
+      {"/v1/messages",
+       chat + R"(,"max_tokens":9,"tool_choice":{"type":"tool","name":"b"},"tools":[{"name":"b",)" +
+           R"("input_schema":)" + schema + "}]}",
+       "tools[0]"},
+      {"/v1/messages",
+       R"({"max_tokens":9,"messages":[{"role":"user","content":")" + long_text + "\"}]}",
+       "messages"},
+      {"/api/chat", chat + R"(,"format":)" + schema + "}", "format"},
+      {"/api/chat", chat + R"(,"options":{"num_predict":100000}})", "options.num_predict"},
+      {"/api/chat", R"({"messages":[{"role":"user","content":")" + long_text + "\"}]}", "messages"},
+      {"/api/generate", R"({"prompt":")" + long_text + "\"}", "prompt"},
+      {"/api/generate", R"({"prompt":"x","format":)" + schema + "}", "format"},
+  };
+}
+
+// Where the router refuses a value later on, its error has the name that the client's body has.
+TEST_F(BadHttp, ErrorsNameWhatTheClientSent) {
+  for (const auto& [path, body, name] : LateRefusals()) {
+    SCOPED_TRACE(absl::StrCat(path, " ", body.substr(0, 200)));
+    const HttpAnswer answer = Ask(http(), PostOf(path, body));
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    const bool openai = absl::StartsWith(path, "/v1/") && path != "/v1/messages";
+    const nlohmann::json error = answer.Json()["error"];
+    const std::string message = error.is_object() ? error["message"] : error;
+    EXPECT_TRUE(absl::StartsWith(message, name + ": ")) << message;
+    if (openai) {
+      EXPECT_EQ(error["param"], name);
+    }
+    const std::string member = name.substr(0, name.find_first_of(".["));
+    EXPECT_THAT(body, HasSubstr("\"" + member + "\"")) << "no name of the request";
   }
   ExpectServes();
 }
