@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr char kText[] = R"({"content":"x"})";
+constexpr char kText[] = R"({"prompt":"x"})";
 
 class TenantLimitsTest : public TenantsTest {
  protected:
