@@ -6,8 +6,8 @@
 // predictions err and other prompts arrive: where all of it was spent, first tokens came too late
 // (docs/adr/0117).
 //
-// Every wait is bounded: by the due time, which counts for request::kDueMax at most; by kWaitWithoutDue
-// where there is none; and by kStepsPassedMax whatever the clock says.
+// Every wait is bounded: by the due time, which counts for request::kDueMax at most; by
+// kWaitWithoutDue where there is none; and by kStepsPassedMax whatever the clock says.
 //
 // Thread safety: pure functions of their arguments.
 #pragma once

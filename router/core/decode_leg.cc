@@ -22,8 +22,7 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens, absl::D
   state_.claimed_tokens =
       placement.decode_cached_tokens / node.block_tokens * int64_t{node.block_tokens};
   if (placement.local_prefill_us <= 0) return;
-  state_.local =
-      context_.fleet.LocalPrefillBegan(state_.node, placement.local_prefill_us, urgency);
+  state_.local = context_.fleet.LocalPrefillBegan(state_.node, placement.local_prefill_us, urgency);
 }
 
 void DecodeLeg::SendStart(const RequestInput& input, Start wanted) {

@@ -105,10 +105,10 @@ class DecodeLeg {
     bool live = false, reserved = false, computes_locally = false, installed = false, moved = false;
     int64_t blocks = 0;                                   // asked for
     absl::Duration step_goal = absl::InfiniteDuration();  // in the fleet's figures
-    int64_t beyond = 0;   // that the prompt needs of other nodes; in the fleet's figures
+    int64_t beyond = 0;  // that the prompt needs of other nodes; in the fleet's figures
     std::optional<PromptWork::Entry> local;  // if the node computes it; in the fleet's figures
-    int64_t claimed_tokens = 0;          // that it holds, by the index
-    std::optional<PrefixHolder> holder;  // that it is to fetch from
+    int64_t claimed_tokens = 0;              // that it holds, by the index
+    std::optional<PrefixHolder> holder;      // that it is to fetch from
     uint64_t lease = 0;
     uint32_t epoch = 0;
     int64_t cached_tokens = 0, received_tokens = 0;

@@ -206,7 +206,7 @@ class SequenceMachine {
   bool held_ = false;
   bool was_placed_ = false;
   bool was_reserved_ = false;  // a node had room for it: goals decide nothing any more
-  PlacedWork work_;  // of the last placement
+  PlacedWork work_;            // of the last placement
   State state_ = State::kQueued;
   SequenceAnswer answer_;
   SequenceLegs legs_;

@@ -84,7 +84,8 @@ TEST_F(DecodeCapacityTest, ARequestWaitsForANodeThatHasJustLeft) {
   }
   EXPECT_THAT(h_.client("t").failure, StatusIs(absl::StatusCode::kInvalidArgument,
                                                HasSubstr("the largest decode node holds 100")));
-  EXPECT_THAT(h_.Submit("s", 200, 10), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("100")));
+  EXPECT_THAT(h_.Submit("s", 200, 10),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("100")));
 }
 
 }  // namespace

@@ -273,7 +273,8 @@ TEST_F(FirstTokenGoalTest, ARefusalByAFullNodeEndsNoGoal) {
     Pass(absl::Milliseconds(50));
   }
   EXPECT_GE(asked, 2);
-  EXPECT_THAT(h_->client("r").failure, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the goal is 2s")));
+  EXPECT_THAT(h_->client("r").failure,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the goal is 2s")));
 }
 
 class GapGoalTest : public StepGoalFixture {
