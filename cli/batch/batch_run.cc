@@ -157,8 +157,8 @@ class Batch {
     return absl::FailedPreconditionError(absl::StrCat(
         options_.input, ":", item.number, ": \"", item.name, "\" has an answer in ",
         options_.output,
-        " to another request: the line or the flags have changed; expected the same ones, or a "
-        "new --output"));
+        " to another request: the line or the flags have changed, or an older version wrote it; "
+        "expected the same ones, or a new --output"));
   }
 
   absl::Status CannotRead() const {

@@ -125,6 +125,10 @@ def main():
     if not os.path.exists(os.path.join(models, MODEL_FILE)):
         skip("no %s in %s: scripts/fetch_model.py smollm2" % (MODEL_FILE, models))
     enter_network_namespace()
+    # An earlier run's, which may be another version's.
+    for leftover in ("/tmp/in.jsonl", "/tmp/out.jsonl"):
+        if os.path.exists(leftover):
+            os.remove(leftover)
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(binary_dir, os.path.join(folder, "build"))
         cluster = Cluster(start, folder)
