@@ -412,6 +412,7 @@ void Fleet::PrefixChecked(NodeKey key, int64_t claimed, int64_t found) {
 
 void Fleet::LegFailed(NodeKey key, const absl::Status& why) {
   if (absl::IsUnavailable(why) || absl::IsResourceExhausted(why) || absl::IsCancelled(why)) return;
+  if (absl::IsDataLoss(why)) return;  // the damaged block may have come from another node
   if (Node* node = Find(key); node != nullptr) node->record.OnFailedLeg(now_);
 }
 

@@ -21,7 +21,7 @@ class NodeRecord {
   static constexpr double kExpectedFactor = 2;
   static constexpr absl::Duration kExpectedPause = absl::Milliseconds(20);
   static constexpr absl::Duration kLateMax = absl::Minutes(10);
-  // Added to the times of a node whose legs all fail: a node that fails at once is always idle.
+  // Added to the cost of a node whose legs all fail: a node that fails at once is always idle.
   static constexpr absl::Duration kFailedPrice = absl::Seconds(10);
 
   // The node should have had `claimed` tokens of a prompt, and had `found`.
@@ -58,11 +58,10 @@ class NodeRecord {
   double Trust(absl::Time now) const {
     return missing_ > 0 ? 1 - missing_ * Left(missing_at_, now) : 1;
   }
-  // Added to the times that are predicted for its prompts.
-  double LateUs(absl::Time now) const {
-    return (late_us_ > 0 ? late_us_ * Left(late_at_, now) : 0) + FailedUs(now);
-  }
-  // Of that, for the legs that failed. Also for what it decodes.
+  // Added to the times that are predicted for it.
+  double LateUs(absl::Time now) const { return late_us_ > 0 ? late_us_ * Left(late_at_, now) : 0; }
+  // Added to what a request costs there, for the legs that failed. No time: where all nodes have
+  // failed, requests must not wait for better ones.
   double FailedUs(absl::Time now) const {
     if (failed_ == 0) return 0;
     return failed_ * Left(failed_at_, now) * absl::ToDoubleMicroseconds(kFailedPrice);

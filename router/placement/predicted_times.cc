@@ -109,8 +109,10 @@ PlacementTimes PredictedTimes::Pair(const Candidate& prefill, const PromptTimes&
                           .transfer_us = kHandOffUs + std::max(0.0, wire_us - prompt.compute_us),
                           .step_us = decoding.step_us,
                           .harm_us = decoding.harm_us};
-  times.cost_us = times.first_token_us + times.transfer_us + decoding.backlog_us +
-                  node.record.FailedUs(prompt_.now) + kHarmWeight * times.harm_us;
+  const double failed_us =
+      prefill.node->record.FailedUs(prompt_.now) + node.record.FailedUs(prompt_.now);
+  times.cost_us = times.first_token_us + times.transfer_us + decoding.backlog_us + failed_us +
+                  kHarmWeight * times.harm_us;
   return times;
 }
 
@@ -126,7 +128,8 @@ PlacementTimes PredictedTimes::Alone(const Candidate& decode, const PromptTimes&
   PlacementTimes times = {.first_token_us = prompt.first_token_us(),
                           .step_us = decoding.step_us,
                           .harm_us = decoding.harm_us + kPauseWeight * others * rows_us + local_us};
-  times.cost_us = times.first_token_us + kHarmWeight * times.harm_us;
+  times.cost_us = times.first_token_us + decode.node->record.FailedUs(prompt_.now) +
+                  kHarmWeight * times.harm_us;
   return times;
 }
 

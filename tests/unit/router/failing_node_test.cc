@@ -68,8 +68,9 @@ TEST_F(FailingNodeTest, IsTriedAgain) {
   EXPECT_TRUE(Request());
 }
 
-TEST_F(FailingNodeTest, ANodeWithoutRoomIsNotBlamed) {
+TEST_F(FailingNodeTest, ANodeWithoutRoomOrWithOthersDamageIsNotBlamed) {
   Request(absl::StatusCode::kUnavailable);
+  Request(absl::StatusCode::kDataLoss);
   Request(absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(h_.core().fleet().Find(NodeKey(kD0))->record.FailedUs(h_.now()), 0);
 }
