@@ -134,7 +134,7 @@ TEST_F(TakeOverTest, ACreditorThatTakesFewerUnitsGrantsNothing) {
 
 TEST_F(TakeOverTest, AnAnswerThatDoesNotComeCostsAComputation) {
   ASSERT_THAT(Wanted(Receive({Loan(0, 7, "c")})), SizeIs(1));
-  now_ += node::Borrower::kAnswerTimeMax;
+  now_ += node::Borrower::kAnswerTimeMax + cost::LoanBytesTime(7 * block_bytes());
   core_->OnTick(now_);
   EXPECT_EQ(NextRow(), 0);
 }
