@@ -313,7 +313,7 @@ class Fleet {
   // The index said that the node holds `claimed` tokens of a prompt; it had `found`.
   void PrefixChecked(NodeKey key, int64_t claimed, int64_t found);
   // A leg failed there, and neither its request nor another node was at fault. Without effect where
-  // the node had no room or time, or leaves.
+  // the node had no room or leaves, or found a block damaged: that may have come from another node.
   void LegFailed(NodeKey key, const absl::Status& why);
   // A first token came after `took`; `predicted` when it was placed.
   void FirstTokenCame(NodeKey computed_by, absl::Duration predicted, absl::Duration took);
