@@ -43,10 +43,10 @@ OracleAnswers BeamOracle(const engine::HashEngineOptions& engine,
       router::SequenceAnswer::Outcome outcome;
       outcome.tokens.push_back(node::ToWire(next, 0));
       outcome.done.emplace().reason = request::FinishReason::kLength;
-      group.OnOutcome(static_cast<int32_t>(i), outcome);
+      group.OnOutcome(static_cast<int32_t>(i), outcome, /*numerics_id=*/"");
       oracle.sequences.push_back(*beams[i].prompt);
     }
-    over = group.Advance(/*decode_capacity_tokens=*/0);
+    over = group.Advance(/*capacity_tokens=*/0);
   }
   for (const router::ClientEvent& event : group.Answers(absl::UnixEpoch())) {
     if (const auto* tokens = std::get_if<router::TokensReady>(&event)) {
