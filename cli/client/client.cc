@@ -138,8 +138,7 @@ class ClientImpl final : public Client {
     if (absl::IsUnavailable(plain) && absl::StrContains(plain.message(), "Connection refused")) {
       return absl::UnavailableError(
           absl::StrCat("router at ", router_,
-                       ": none answers there; `tandem up` starts a cluster, --router names another "
-                       "one"));
+                       ": none answers there, the connection was refused; `tandem up` starts one"));
     }
     if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
     return absl::Status(plain.code(), absl::StrCat("router at ", router_, ": ", plain.message()));

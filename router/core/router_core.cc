@@ -71,14 +71,7 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
                                                    " tokens, the model's context is ",
                                                    model_.context_tokens));
   if (NodesSettled(now)) RETURN_IF_ERROR(CheckCapacity(input));
-  const double share =
-      input.share.kv_share * static_cast<double>(fleet_.decode_blocks() * fleet_.block_tokens());
-  // Until all nodes of a fleet that starts have joined, a share is a part of too little.
-  if (share > 0 && now - nodes_changed_ > kNodesSettle && static_cast<double>(prompt + 1) > share)
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", prompt, " tokens, expected fewer: ", input.share.tenant,
-                     "'s share of the KV blocks holds ", static_cast<int64_t>(share), " tokens"));
-  return absl::OkStatus();
+  return SharesSettled(now) ? CheckShare(input) : absl::OkStatus();
 }
 
 absl::Status RouterCore::CheckRoom(const RequestInput& input, absl::Time now) {
@@ -112,6 +105,18 @@ absl::Status RouterCore::CheckRoom(const RequestInput& input, absl::Time now) {
 
 bool RouterCore::NodesSettled(absl::Time now) const {
   return now - (fleet_.lends() ? nodes_changed_ : decode_node_left_) > kNodesSettle;
+}
+
+bool RouterCore::SharesSettled(absl::Time now) const { return now - nodes_changed_ > kNodesSettle; }
+
+absl::Status RouterCore::CheckShare(const RequestInput& input) const {
+  const double share =
+      input.share.kv_share * static_cast<double>(fleet_.decode_blocks() * fleet_.block_tokens());
+  const auto prompt = static_cast<int64_t>(input.prompt->size());
+  if (share == 0 || static_cast<double>(prompt + 1) <= share) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("prompt: ", prompt, " tokens, expected fewer: ", input.share.tenant,
+                   "'s share of the KV blocks holds ", static_cast<int64_t>(share), " tokens"));
 }
 
 absl::Status RouterCore::CheckCapacity(const RequestInput& input) const {
@@ -409,6 +414,10 @@ void RouterCore::OnTick(absl::Time now) {
   if (waiting_checked_ < nodes_changed_ && NodesSettled(now)) {
     table_.FailWaiting([this](const RequestInput& input) { return CheckCapacity(input); });
     waiting_checked_ = now;
+  }
+  if (shares_checked_ < nodes_changed_ && SharesSettled(now)) {
+    table_.FailWaiting([this](const RequestInput& input) { return CheckShare(input); });
+    shares_checked_ = now;
   }
   loans_.OnTick(now);
   table_.PlaceQueued(now);

@@ -118,6 +118,11 @@ class RouterCore {
   // While nodes that lend join and leave, what they can borrow of each other changes: such requests
   // wait until nothing has changed for 10 s.
   bool NodesSettled(absl::Time now) const;
+  // Until all nodes of a fleet that starts have joined, a tenant's share is a part of too little:
+  // prompts beyond it wait until nothing has changed for 10 s.
+  bool SharesSettled(absl::Time now) const;
+  // Whether the tenant's share of the KV blocks can hold the prompt.
+  absl::Status CheckShare(const RequestInput& input) const;
   // Whether the largest decode node can hold the request, with what others lend.
   absl::Status CheckCapacity(const RequestInput& input) const;
   // kDataLoss when a message of the stream is missing.
@@ -158,7 +163,7 @@ class RouterCore {
   absl::Time nodes_changed_ = absl::InfinitePast();     // a node joined or left
   absl::Time decode_node_left_ = absl::InfinitePast();  // the last one
   // When requests that waited for nodes to settle were last checked.
-  absl::Time waiting_checked_ = absl::InfinitePast();
+  absl::Time waiting_checked_ = absl::InfinitePast(), shares_checked_ = absl::InfinitePast();
   // OnTokens fills it for each token of a list, so that it allocates nothing.
   v1::TokensGenerated::Step plain_step_;
 };

@@ -31,8 +31,8 @@ TEST(CommandErrors, WithoutARouter) {
     all.push_back("--router=127.0.0.1:1");
     const ProgramRun run = RunProgram(all);
     EXPECT_EQ(run.exit_code, 1) << words[1];
-    EXPECT_THAT(run.output, HasSubstr("router at 127.0.0.1:1: none answers there; `tandem up` "
-                                      "starts a cluster, --router names another one"));
+    EXPECT_THAT(run.output, HasSubstr("router at 127.0.0.1:1: none answers there, the connection "
+                                      "was refused; `tandem up` starts one"));
     EXPECT_THAT(run.output, Not(HasSubstr("failed to connect")));
   }
 }

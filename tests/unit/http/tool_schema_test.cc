@@ -3,6 +3,9 @@
 // names. Errors name the tool.
 #include <gmock/gmock.h>
 
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
 #include "router/front_end/http/anthropic_format.h"
@@ -110,11 +113,14 @@ TEST(ToolSchema, ErrorsNameTheTool) {
   EXPECT_THAT(message_of(R"({"$ref":"#/$defs/y"})", R"("required")"),
               StartsWith(R"(tools: json_schema: $ref "#/$defs/tools[1]/$defs/y": )"));
   EXPECT_THAT(message_of(wrong, R"({"type":"function","function":{"name":"f1"}})"),
-              StartsWith("tools: json_schema: #/properties/x: not: "));
+              StartsWith("tools[1]: json_schema: #/properties/x: not: "));
 }
 
 TEST(ToolSchema, AnthropicsErrorsNameAFieldOfTheRequest) {
-  for (const char* choice : {R"({"type":"any"})", R"({"type":"tool","name":"f"})"}) {
+  const std::vector<std::pair<const char*, const char*>> choices = {
+      {R"({"type":"any"})", "tools: json_schema: "},
+      {R"({"type":"tool","name":"f"})", "tools[0]: json_schema: "}};
+  for (const auto& [choice, expected] : choices) {
     const Json body =
         ParseJsonBody(absl::StrCat(R"({"messages":[{"role":"user","content":"u"}],"max_tokens":9,
             "tools":[{"name":"f","input_schema":{"not":{}}}],"tool_choice":)",
@@ -123,8 +129,7 @@ TEST(ToolSchema, AnthropicsErrorsNameAFieldOfTheRequest) {
     ASSERT_OK_AND_ASSIGN(ApiRequest api, ReadAnthropic(body, Assets(), {}));
     const absl::Status status = VerdictOn(api);
     const auto format = NewAnthropicFormat(std::move(api), {}, *Assets().tokenizer);
-    EXPECT_THAT(std::string(format->TranslateFieldNames(status).message()),
-                StartsWith("tools: json_schema: "));
+    EXPECT_THAT(std::string(format->TranslateFieldNames(status).message()), StartsWith(expected));
   }
 }
 

@@ -118,6 +118,8 @@ TEST_F(KvShareTest, APromptThatTheShareNeverHoldsIsRefusedOnceTheFleetHasStarted
     for (const uint64_t node : {kD0, kD1, kP0, kP1}) h_.Say(node, {});
     h_.Advance(absl::Seconds(1));
   }
+  EXPECT_THAT(h_.client("early").failure,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds 32 tokens")));
   EXPECT_THAT(SubmitOf("alice", "r", 0.04),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds 32 tokens")));
 }
