@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/json_text.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::model {
@@ -23,21 +24,12 @@ absl::Status WrongType(absl::string_view key, absl::string_view expected, const 
 
 bool NestsTooDeep(absl::string_view text) {
   int64_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kJsonDepthMax) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
+  VisitOutsideStrings(text, [&](char c) {
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    return depth <= kJsonDepthMax;
+  });
+  return depth > kJsonDepthMax;
 }
 
 absl::StatusOr<json> ParseJsonObject(absl::string_view text, absl::string_view what) {

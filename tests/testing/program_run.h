@@ -29,6 +29,19 @@ inline void PrintTo(const ProgramRun& run, std::ostream* out) {
   *out << "exit code " << run.exit_code << "\n" << run.output;
 }
 
+// What the shell's `command` writes to its standard output, and its exit code.
+inline ProgramRun RunShell(const std::string& command) {
+  ProgramRun run;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return run;
+  char buffer[4096];
+  for (size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
+    run.output.append(buffer, got);
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) run.exit_code = WEXITSTATUS(status);
+  return run;
+}
+
 // Runs `words` (a program of this build and its arguments) to its end, with `env` added to this
 // process's environment. `input`: the file that is its standard input.
 inline ProgramRun RunProgram(const std::vector<std::string>& words,
@@ -42,15 +55,7 @@ inline ProgramRun RunProgram(const std::vector<std::string>& words,
   absl::StrAppend(&command, "timeout 60 ",
                   quoted(absl::StrCat(TANDEM_BINARY_DIR, "/bin/", words[0])));
   for (size_t i = 1; i < words.size(); ++i) command += quoted(words[i]);
-  ProgramRun run;
-  FILE* pipe = ::popen(absl::StrCat(command, "2>&1 <", quoted(input)).c_str(), "r");
-  if (pipe == nullptr) return run;
-  char buffer[4096];
-  for (size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    run.output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) run.exit_code = WEXITSTATUS(status);
-  return run;
+  return RunShell(absl::StrCat(command, "2>&1 <", quoted(input)));
 }
 
 // A program that runs while the test works with it. The destructor kills it.

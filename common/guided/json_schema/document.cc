@@ -7,6 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/json_text.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 
@@ -25,23 +26,19 @@ absl::Status CheckShape(absl::string_view text, CompileBudget& budget) {
   // Bound: the source's bytes. The members so far of each open object; of a list none.
   std::vector<size_t> open;
   int deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
+  bool has_budget = true;
+  VisitOutsideStrings(text, [&](char c) {
+    if (c == '{' || c == '[') {
       open.push_back(0);
       deepest = std::max(deepest, static_cast<int>(open.size()));
     } else if ((c == '}' || c == ']') && !open.empty()) {
       open.pop_back();
     } else if (c == ':' && !open.empty()) {
-      if (!budget.Spend(open.back()++ / kComparisonsPerStep)) return budget.status();
+      has_budget = budget.Spend(open.back()++ / kComparisonsPerStep);
     }
-  }
+    return has_budget;
+  });
+  if (!has_budget) return budget.status();
   if (deepest <= kDepthMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("json_schema: nests deeper than ", kDepthMax, " levels"));

@@ -21,19 +21,10 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-// What the shell's `command` writes, and its exit code. BIN in it is the program `tandem`, which
-// has a minute.
+// As RunShell. BIN in `command` is the program `tandem`, which has a minute.
 ProgramRun Shell(const std::string& command) {
   const std::string program = absl::StrCat("timeout 60 ", TANDEM_BINARY_DIR, "/bin/tandem");
-  ProgramRun run;
-  FILE* pipe = ::popen(absl::StrReplaceAll(command, {{"BIN", program}}).c_str(), "r");
-  if (pipe == nullptr) return run;
-  char buffer[4096];
-  for (size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    run.output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) run.exit_code = WEXITSTATUS(status);
-  return run;
+  return RunShell(absl::StrReplaceAll(command, {{"BIN", program}}));
 }
 
 std::string ReadAll(const std::string& path) {
