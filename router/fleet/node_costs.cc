@@ -17,8 +17,9 @@ namespace {
 constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 10'000;
 // What a fetch takes beside the bytes: three messages by way of the router.
 constexpr double kFetchFixedUs = 1000;
-// A fetch that fails is no sample. So over a link that has too few samples no fetch is larger than
-// what a slow link of 1 Gbit/s carries in a second.
+// A fetch that fails is no sample. So over a link that has too few samples a fetch is not larger
+// than what a slow link of 1 Gbit/s carries in a second, unless it is of one block: without any
+// fetch there would never be a sample.
 constexpr double kUnknownLinkBytesMax = 125e6;
 // Of storage that has read nothing yet, a slow disk, and host memory that is copied and checked by
 // one slow processor.
@@ -262,12 +263,13 @@ FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first, in
   };
   const auto link = to.links_in.find(holder.slot);
   const bool is_known = link != to.links_in.end() && link->second.cost.samples() >= kLinkSamplesMin;
+  const int64_t block_tokens = std::max<int64_t>(1, to.block_tokens);
   const auto in_time = [&](int64_t count) {
-    return (is_known || bytes_of(count) <= kUnknownLinkBytesMax) && fetch_us(count) <= limit_us;
+    const bool is_small = count <= block_tokens || bytes_of(count) <= kUnknownLinkBytesMax;
+    return (is_known || is_small) && fetch_us(count) <= limit_us;
   };
   int64_t count = tokens;
   if (!in_time(count)) {
-    const int64_t block_tokens = std::max<int64_t>(1, to.block_tokens);
     int64_t fitting = 0, too_many = (tokens - 1) / block_tokens + 1;  // blocks
     while (too_many - fitting > 1) {
       const int64_t middle = fitting + (too_many - fitting) / 2;

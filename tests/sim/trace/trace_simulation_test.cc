@@ -180,6 +180,22 @@ TEST(TraceSimulation, ReusesWhatACacheWithoutLimitCould) {
   EXPECT_LT(small->hit(), result->hit());
 }
 
+// A block of 512 tokens of a large model has 168 MB, more than a fetch over a link that was never
+// measured may have otherwise. Were it not fetched, no link would ever be measured.
+TEST(TraceSimulation, FetchesLargeBlocksFromOtherNodes) {
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  const auto requests = Conversations(seed, 13, 6, absl::Seconds(2));  // turns change nodes
+  TraceOptions options = SmallFleet();
+  options.kv_bytes_per_token = 327'680;
+  options.link.bytes_per_second = 25e9;
+  options.placement = router::PlacementPolicy::kRoundRobin;
+  const auto result = Replay(options, requests);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->sources.fetched, 0);
+  EXPECT_GE(result->hit(), 0.95 * Ceiling(requests));
+}
+
 // What a small pool has no room for is read back, from host memory or from a slow disk.
 TEST(TraceSimulation, StorageKeepsWhatThePoolHasNoRoomFor) {
   const uint64_t seed = std::random_device()();

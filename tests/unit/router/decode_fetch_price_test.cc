@@ -83,6 +83,18 @@ TEST_F(CostPlacementTest, ALinkWithoutAMeasurementIsAskedForLittle) {
   EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 80);
 }
 
+// One block is fetched however large it is: a link that nothing is fetched over stays unmeasured.
+TEST_F(CostPlacementTest, ALinkWithoutAMeasurementIsAskedForOneLargeBlock) {
+  Node& holder = Decode(0);
+  Node& idle = Decode(1);
+  Node& other = Decode(2);
+  Measure(holder, other, 1000);
+  idle.kv_bytes_per_token = 125e6;
+  const FetchTimes fetch = fleet_.Fetching(holder, idle, 0, 80, {});
+  EXPECT_EQ(fetch.tokens, kBlockTokens);
+  EXPECT_GT(fetch.fetch_us, 0);
+}
+
 // Beside prefill nodes, a fetch makes no decode node cheaper: those compute the prompt.
 TEST_F(CostPlacementTest, WhereThereArePrefillNodesTheyFetch) {
   Node& holder = Decode(0);
