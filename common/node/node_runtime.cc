@@ -24,6 +24,7 @@
 #include "common/node/creditor_costs.h"
 #include "common/node/freed_room.h"
 #include "common/node/heartbeat_pace.h"
+#include "common/node/published_load.h"
 #include "common/node/router_streams.h"
 #include "common/node/step_progress.h"
 #include "common/rpc/cost_convert.h"
@@ -44,9 +45,6 @@ constexpr absl::Duration kHeartbeatLook = absl::Milliseconds(50);
 
 // Fraction of the drain timeout in which running work may finish; the rest is for migration.
 constexpr double kShareToFinish = 0.5;
-
-// Of a router's report; a larger one is not relayed.
-constexpr size_t kReportBytesMax = 256 << 10;
 
 struct DrainRequest {
   absl::Duration time_left;
@@ -161,23 +159,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void OnRouterEvent(RouterStreamEvent event) {
     if (auto* message = std::get_if<RouterSpoke>(&event)) {
       NoteInterval(message->message);
-      RelayReport(message->router, message->message);
       if (gate_.has_value()) gate_->Filter(message->router, message->message);
     } else if (const auto* gone = std::get_if<RouterGone>(&event)) {
       if (gate_.has_value()) gate_->OnRouterLost(gone->router);
     }
     std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
-  }
-
-  // What a router reports goes to the node's other routers, unread.
-  void RelayReport(RouterKey from, v1::RouterMessage& message) {
-    if (!message.has_report()) return;
-    v1::NodeMessage relayed;
-    relayed.add_reports()->Swap(message.mutable_report());
-    message.clear_report();
-    if (relayed.ByteSizeLong() > kReportBytesMax) return;
-    for (const RouterKey router : routers_->open())
-      if (router != from) routers_->Send(router, relayed);
   }
 
   // Heartbeats go to all routers at the shortest interval that any of them asked for.
@@ -329,13 +315,13 @@ class NodeRuntimeImpl final : public NodeRuntime {
       for (const RouterKey router : routers_->open()) *messages[router].add_events() = event;
     for (auto& [router, event] : actions.events) *messages[router].add_events() = std::move(event);
     if (messages.empty()) return;
-    const v1::NodeLoad load = Load();
-    PublishLoad(load);
     freed_room_.OnReported(core_->held());
-    for (auto& [router, message] : messages) {
-      *message.mutable_load() = load;
-      routers_->Send(router, std::move(message));
-    }
+    load_.Send(Load(), [&](const v1::NodeLoad& load) {
+      for (auto& [router, message] : messages) {
+        *message.mutable_load() = load;
+        routers_->Send(router, std::move(message));
+      }
+    });
   }
 
   void CarryOut(const lending::LendingCommand& command) {
@@ -354,9 +340,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
   // Routers would not use freed room until the next heartbeat otherwise.
   void AnnounceFreedRoom() {
     if (!freed_room_.TakeDue(core_->held())) return;
-    v1::NodeMessage message;
-    PublishLoad(*message.mutable_load() = Load());
-    routers_->Broadcast(message);
+    load_.Send(Load(), [&](const v1::NodeLoad& load) {
+      v1::NodeMessage message;
+      *message.mutable_load() = load;
+      routers_->Broadcast(message);
+    });
   }
 
   // Every command must reach the KV plane, or a lease would never drain. Commands that a full queue
@@ -375,17 +363,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
     return load;
   }
 
-  // A heartbeat must not tell of an earlier state than a message before it did.
-  void PublishLoad(const v1::NodeLoad& load) {
-    absl::MutexLock lock(&mutex_);
-    load_ = load;
-  }
-
   // All that heartbeats tell; while steps run, no more often than heartbeats look for it.
   void Publish(bool worked) {
     if (worked && !drain_begun_ && RealClock().Now() < publish_at_) return;
     publish_at_ = RealClock().Now() + kHeartbeatLook;
-    PublishLoad(Load());
+    load_.Set(Load());
     const transfer::TransferCounters transfer = transfer_->counters();
     if (creditors_ != nullptr) resources_->OnRoundTrips(creditors_->TakeRoundTrips());
     absl::MutexLock lock(&mutex_);
@@ -408,11 +390,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
   // ---- heartbeat thread ----------------------------------------------------------------------
 
+  // But for the load.
   std::optional<v1::NodeMessage> HeartbeatDue(absl::Time now) {
     absl::MutexLock lock(&mutex_);
     if (!heartbeat_.TakeDue(now)) return std::nullopt;
     v1::NodeMessage message;
-    *message.mutable_load() = load_;
     *message.mutable_counters() = counters_;
     message.set_blocks_lendable(blocks_lendable_);
     message.set_has_tenant_blocks(true);
@@ -430,8 +412,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
     while (!heartbeat_stop_.closed()) {
       const absl::Time now = RealClock().Now();
       routers_->Tick(now);
-      if (std::optional<v1::NodeMessage> message = HeartbeatDue(now); message.has_value())
-        routers_->Broadcast(*message);
+      if (std::optional<v1::NodeMessage> message = HeartbeatDue(now); message.has_value()) {
+        load_.SendAgain([&](const v1::NodeLoad& load) {
+          *message->mutable_load() = load;
+          routers_->Broadcast(*message);
+        });
+      }
       heartbeat_stop_.Pop(kHeartbeatLook);
     }
   }
@@ -460,8 +446,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Notification engine_placed_;
   std::atomic<bool> draining_{false};
   StepProgress progress_{options_.progress_deadline};
+  PublishedLoad load_;
   mutable absl::Mutex mutex_;
-  v1::NodeLoad load_ ABSL_GUARDED_BY(mutex_);
   v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);
   // Bound: --kv-blocks.
   std::vector<kv::BlockOwners::Counts> owner_counts_ ABSL_GUARDED_BY(mutex_);

@@ -24,8 +24,10 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
   }
   ~RouterStreamsImpl() override {
     {
+      // One client ends while others still read, and relay what they read.
       absl::MutexLock lock(&mutex_);
       leaving_ = true;
+      mutex_.Await(absl::Condition(this, &RouterStreamsImpl::NobodySends));
     }
     clients_.clear();
   }
@@ -40,16 +42,17 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
     {
       absl::MutexLock lock(&mutex_);
       const auto found = streams_.find(router);
-      if (found == streams_.end()) return;
+      if (found == streams_.end() || leaving_) return;
       client = found->second.client;
       connection = found->second.connection;
+      ++sending_;
     }
     const bool registers = message.has_registration();
     for (v1::NodeMessage& part : CutNodeMessage(std::move(message)))
       client->Send(connection, std::move(part));
     // Not earlier: a heartbeat of another thread would overtake the registration, and routers
     // refuse a stream that begins with anything else.
-    if (registers) SetRegistered(router);
+    OnSent(router, registers);
   }
 
   void Broadcast(const v1::NodeMessage& message) override {
@@ -104,6 +107,7 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
             {{"router_id", message.welcome().router_id()}, {"address", client.router_address()}});
       }
     }
+    if (message.has_report()) RelayReport(router, message);
     sink_(RouterSpoke{router, std::move(message)});
   }
 
@@ -144,10 +148,21 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
            absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
   }
 
-  void SetRegistered(RouterKey router) {
+  void OnSent(RouterKey router, bool registers) {
     absl::MutexLock lock(&mutex_);
-    if (const auto found = streams_.find(router); found != streams_.end())
+    --sending_;
+    if (const auto found = streams_.find(router); registers && found != streams_.end())
       found->second.registered = true;
+  }
+  bool NobodySends() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return sending_ == 0; }
+
+  void RelayReport(RouterKey from, v1::RouterMessage& message) {
+    v1::NodeMessage relayed;
+    relayed.add_reports()->Swap(message.mutable_report());
+    message.clear_report();
+    if (relayed.ByteSizeLong() > kReportBytesMax) return;
+    for (const RouterKey router : open())
+      if (router != from) Send(router, relayed);
   }
 
   Stream* Find(const rpc::FleetClient& client, uint64_t connection, RouterKey* router)
@@ -171,6 +186,7 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
   absl::flat_hash_map<const rpc::FleetClient*, absl::Status> refusals_ ABSL_GUARDED_BY(mutex_);
   bool ever_welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // this node ends its streams itself
+  int sending_ ABSL_GUARDED_BY(mutex_) = 0;       // calls of Send that use a client
   // Bound: the addresses of --routers, fixed.
   std::vector<std::unique_ptr<rpc::FleetClient>> clients_;  // fixed after construction
 };

@@ -1,6 +1,6 @@
 // A node's streams to all of its routers: one FleetClient for each router, and one sink for the
-// events of all. Thread safety: all methods from any thread; gRPC threads and Tick call the sink.
-// Owner: NodeRuntime.
+// events of all. What a router reports goes to the other routers, unread. Thread safety: all methods
+// from any thread; gRPC threads and Tick call the sink. Owner: NodeRuntime.
 #pragma once
 
 #include <functional>
@@ -34,11 +34,14 @@ using RouterStreamEvent = std::variant<RouterConnected, RouterSpoke, RouterGone>
 
 class RouterStreams {
  public:
+  // Of a router's report; a larger one is not relayed.
+  static constexpr size_t kReportBytesMax = 256 << 10;
+
   // Connects at the first Tick.
   static std::unique_ptr<RouterStreams> Create(const std::vector<std::string>& addresses,
                                                const rpc::FleetAccess& access,
                                                std::function<void(RouterStreamEvent)> sink);
-  // Ends all streams; the sink is not called afterwards.
+  // Ends all streams, one after the other. The sink is called until then, and not afterwards.
   virtual ~RouterStreams() = default;
 
   // Opens the streams that are not open, with a backoff. Call it about every 50 ms.

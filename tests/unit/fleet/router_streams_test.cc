@@ -1,5 +1,6 @@
 // Goal: a stream to a router begins with the registration, whatever other threads send meanwhile. A
 // node ends for refusals only if no router ever welcomed it, or if each router's last word is one.
+// Reports go from router to router, also while the streams end one after the other.
 #include "common/node/router_streams.h"
 
 #include <gmock/gmock.h>
@@ -45,6 +46,21 @@ class ScriptedRouter final : public v1::Fleet::Service {
     absl::MutexLock lock(&mutex_);
     for (grpc::ServerContext* context : open_) context->TryCancel();
   }
+  // It sends a report after another to each node that it welcomes, until the stream ends.
+  void ReportAlways() {
+    absl::MutexLock lock(&mutex_);
+    reports_ = true;
+  }
+  // It does not see that a node ends its stream, until EndStreams.
+  void HoldStreams() {
+    absl::MutexLock lock(&mutex_);
+    holds_ = true;
+  }
+  // Reports of other routers that it got.
+  int relayed() const {
+    absl::MutexLock lock(&mutex_);
+    return relayed_;
+  }
   // Streams that began with something else than a registration.
   int ill_begun() const {
     absl::MutexLock lock(&mutex_);
@@ -70,15 +86,33 @@ class ScriptedRouter final : public v1::Fleet::Service {
     v1::RouterMessage welcome;
     welcome.mutable_welcome()->set_router_id("router");
     stream->Write(welcome);
+    if (reports()) {
+      v1::RouterMessage report;
+      report.mutable_report()->set_version(1);
+      while (stream->Write(report)) {
+      }
+    }
     while (stream->Read(&message)) {
+      absl::MutexLock lock(&mutex_);
+      relayed_ += message.reports_size();
     }
     absl::MutexLock lock(&mutex_);
+    const auto ended = [&] { return !holds_ || context->IsCancelled(); };
+    while (!mutex_.AwaitWithTimeout(absl::Condition(&ended), absl::Milliseconds(10))) {
+    }
     open_.erase(std::find(open_.begin(), open_.end(), context));
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "it ends");
   }
 
+  bool reports() const {
+    absl::MutexLock lock(&mutex_);
+    return reports_;
+  }
+
   mutable absl::Mutex mutex_;
   grpc::Status answer_ ABSL_GUARDED_BY(mutex_);
+  bool reports_ ABSL_GUARDED_BY(mutex_) = false, holds_ ABSL_GUARDED_BY(mutex_) = false;
+  int relayed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reads_ ABSL_GUARDED_BY(mutex_) = true;
   int ill_begun_ ABSL_GUARDED_BY(mutex_) = 0;
   // Bound: the test's streams.
@@ -212,6 +246,20 @@ TEST_F(RouterStreamsTest, RefusalsByAllRoutersEndTheNode) {
   first.Answer(grpc::Status::OK);
   Await([&] { return streams_->welcomed_count() == 1; });
   EXPECT_OK(streams_->refused());
+}
+
+// The first router's stream ends late, so the second one's reports come while the first is closed.
+TEST_F(RouterStreamsTest, ReportsAreRelayedUntilTheStreamsEnd) {
+  for (int i = 0; i < 3; ++i) {
+    ScriptedRouter hangs, reports;
+    hangs.HoldStreams();
+    reports.ReportAlways();
+    Connect({&hangs, &reports});
+    Await([&] { return hangs.relayed() > 0; });
+    streams_.reset();
+    EXPECT_EQ(reports.relayed(), 0);
+    hangs.EndStreams();
+  }
 }
 
 }  // namespace
