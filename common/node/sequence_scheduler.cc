@@ -158,6 +158,8 @@ void SequenceScheduler::MarkReceived(SequenceId id, int64_t tokens) {
   TANDEM_CHECK(sequence.phase == SequencePhase::kHeld && tokens >= sequence.num_computed &&
                    tokens <= sequence.prompt_tokens,
                "sequence ", id.value(), " received up to ", tokens);
+  // The node that computed the whole prompt has scored it.
+  if (tokens == sequence.prompt_tokens) sequence.num_scored += sequence.unscored();
   TakeComputed(sequence, tokens);
   Schedule(id);
 }

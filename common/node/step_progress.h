@@ -22,7 +22,8 @@ class StepProgress {
   // There is nothing to compute.
   void OnIdle() { busy_ = false; }
   void OnStepBegins(absl::Time now) {
-    if (!busy_.exchange(true)) last_ms_ = absl::ToUnixMillis(now);
+    if (!busy_) last_ms_ = absl::ToUnixMillis(now);  // before live() may look at it
+    busy_ = true;
   }
   // Says whether this is the failure from which on they count as a fault of the node.
   bool OnStepEnds(bool ok, absl::Time now) {

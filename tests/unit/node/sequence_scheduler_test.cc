@@ -134,6 +134,23 @@ TEST_F(SequenceSchedulerTest, TheYoungestIsPreemptedAndComesBackBeforeAnythingNe
   EXPECT_OK(scheduler.Admit(Input(3, 1, 1), true));
 }
 
+// The node that computed the prompt scored it, too. Otherwise each step would be asked for scores
+// (which no CUDA graph gives), and a sequence that is preempted would compute its prompt again.
+TEST_F(SequenceSchedulerTest, AReceivedPromptIsScored) {
+  SequenceScheduler scheduler(Options(8, 100, 8));
+  SequenceInput input = Input(1, 40);
+  input.prompt_logprobs = 1;
+  const auto id = scheduler.Admit(input, /*generates=*/true);
+  ASSERT_OK(id.status());
+  scheduler.MarkReceived(*id, 40);
+  scheduler.AppendToken(*id, 65);
+  const auto slices = scheduler.PlanStep();
+  ASSERT_EQ(slices.size(), 1u);
+  EXPECT_EQ(slices[0].num_new, 1);
+  EXPECT_EQ(slices[0].prompt_scores, nullptr);
+  EXPECT_EQ(scheduler.Get(*id).unscored(), 0);
+}
+
 // Two answers of one request behind a long one that runs out of blocks.
 TEST_F(SequenceSchedulerTest, TheSequencesOfARequestArePreemptedTogether) {
   SequenceScheduler scheduler(Options(8, 100, 8));
