@@ -90,7 +90,8 @@ absl::StatusOr<KvSize> ChooseKvSize(const NodeConfig& config, engine::Engine& en
                                                  (available_bytes - spec.mapped_bytes)) -
                                 step_bytes;
   // All sequences at full length together use no more blocks than this.
-  const int64_t usable = spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences;
+  const int64_t usable = std::max<int64_t>(
+      kKvBlocksMin, spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences);
   const KvSize fitting = FitKv(spec.layout, budget, std::numeric_limits<int32_t>::max(),
                                config.max_batch_tokens, whole_blocks);
   const KvSize size = FitKv(spec.layout, budget, usable, config.max_batch_tokens, whole_blocks);
@@ -112,14 +113,14 @@ absl::StatusOr<KvSize> ChooseKvSize(const NodeConfig& config, engine::Engine& en
        {"blocks", size.blocks},
        {"tokens", size.blocks * spec.layout.block_tokens}});
   LogGroups(spec, size);
-  if (size.blocks < 2) {
+  if (size.blocks < kKvBlocksMin) {
     return absl::ResourceExhaustedError(absl::StrCat(
         device_bytes.has_value()
             ? absl::StrCat("gpu-memory-fraction ", config.gpu_memory_fraction, " leaves ")
             : absl::StrCat("kv-memory-fraction ", config.kv.memory_fraction, " of "),
         available_bytes, " bytes available holds ", size.blocks, " KV blocks of ",
         spec.layout.block_bytes(), " bytes beside ", step_bytes,
-        " bytes for a step; expected at least 2"));
+        " bytes for a step; expected at least ", kKvBlocksMin));
   }
   return size;
 }

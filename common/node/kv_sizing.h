@@ -10,6 +10,9 @@
 
 namespace tandem::node {
 
+// A node has at least so many blocks.
+inline constexpr int64_t kKvBlocksMin = 2;
+
 struct KvSize {
   int64_t blocks = 0;
   // Window slots (common/kv/window_slots.h); 0 without windowed layers.
@@ -34,7 +37,7 @@ int64_t SlotsFor(const kv::BlockLayout& layout, int64_t blocks, int64_t step_tok
                  bool whole_blocks);
 
 // As configured, or what the memory fraction holds after a profiling run; says in the log how.
-// Errors: kResourceExhausted when there is room for fewer than two blocks; the engine's.
+// Errors: kResourceExhausted when there is room for fewer than kKvBlocksMin; the engine's.
 absl::StatusOr<KvSize> ChooseKvSize(const NodeConfig& config, engine::Engine& engine);
 
 }  // namespace tandem::node
