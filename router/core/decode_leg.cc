@@ -68,8 +68,7 @@ void DecodeLeg::OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens) 
 void DecodeLeg::CheckHolders(const v1::Reserved& reserved) {
   context_.fleet.PrefixChecked(state_.node, state_.claimed_tokens, reserved.cached_tokens());
   if (!state_.holder.has_value() || reserved.fetch_declined()) return;
-  if (reserved.has_fetched())
-    context_.fleet.KvTransferDone(state_.holder->node, state_.node, reserved.fetched());
+  NoteFetch(*state_.holder, state_.node, reserved, context_.fleet);
   const int64_t held = int64_t{state_.holder->blocks} * context_.fleet.block_tokens();
   context_.fleet.PrefixChecked(state_.holder->node, held, reserved.cached_tokens());
 }

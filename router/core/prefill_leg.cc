@@ -61,8 +61,8 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::Se
 void PrefillLeg::OnFinished(const v1::PrefillFinished& finished) {
   state_.finished = true;
   ReleaseTokens();
-  if (state_.holder.has_value() && finished.has_fetched())
-    context_.fleet.KvTransferDone(state_.holder->node, state_.node, finished.fetched());
+  const bool tried_fetch = state_.holder.has_value() && !finished.fetch_declined();
+  if (tried_fetch) NoteFetch(*state_.holder, state_.node, finished, context_.fleet);
   if (state_.retained || state_.scored) return;
   // What the index said of the node, and of the one that it was to fetch from.
   // Tokens that were fetched count as cached. The index knows whole blocks only.
@@ -70,7 +70,7 @@ void PrefillLeg::OnFinished(const v1::PrefillFinished& finished) {
   const int64_t found = finished.tokens().cached() / block_tokens * block_tokens;
   const int64_t claimed = (state_.prompt_tokens - state_.tokens) / block_tokens * block_tokens;
   context_.fleet.PrefixChecked(state_.node, claimed, found);
-  if (!state_.holder.has_value() || finished.fetch_declined()) return;
+  if (!tried_fetch) return;
   const int64_t held = state_.holder->blocks * block_tokens;
   context_.fleet.PrefixChecked(state_.holder->node, held, found);
 }

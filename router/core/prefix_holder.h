@@ -23,4 +23,14 @@ void NameHolder(const PrefixHolder& holder, const Fleet& fleet, Command& command
   command.set_fetch_blocks(holder.blocks);
 }
 
+// What `answer` (PrefillFinished or Reserved) of the node says of a fetch that it tried.
+template <typename Answer>
+void NoteFetch(const PrefixHolder& holder, NodeKey node, const Answer& answer, Fleet& fleet) {
+  if (answer.has_fetched()) {
+    fleet.KvTransferDone(holder.node, node, answer.fetched());
+  } else {
+    fleet.FetchFailed(holder.node, node);
+  }
+}
+
 }  // namespace tandem::router

@@ -48,9 +48,10 @@ inline NodeGroup GroupOf(v1::NodeRole role) {
   return role == v1::NODE_ROLE_DECODE ? kDecodeNodes : kNoGroup;
 }
 
-// KV transfers that failed in a row from one joined node to another.
+// KV transfers that failed from one joined node to another since the last one that did not.
 struct TransferFailures {
-  int in_a_row = 0;
+  int in_a_row = 0;           // of prompts' KV
+  bool fetch_failed = false;  // or brought nothing
   absl::Time backoff_until = absl::InfinitePast();
 };
 
@@ -309,6 +310,8 @@ class Fleet {
   // Moving `bytes` between two nodes whose own transfers are not known, of one host or of two, and
   // a token's questions to a creditor likewise. In microseconds, finite and at least 0.
   double UsualTransferUs(double bytes, bool same_host) const;
+  // The largest fetch from `holder` to `to` where a fetch may take `limit_us`.
+  double FetchedBytesMax(const Node& holder, const Node& to, double limit_us) const;
   double UsualAskUs(bool same_host) const;
   // The index said that the node holds `claimed` tokens of a prompt; it had `found`.
   void PrefixChecked(NodeKey key, int64_t claimed, int64_t found);
@@ -360,6 +363,8 @@ class Fleet {
   // A KV transfer failed though both nodes have joined. After a few failures in a row the pair is
   // in backoff, each time for longer, until a KV transfer succeeds.
   void KvTransferFailed(NodeKey from, NodeKey to, absl::Time now);
+  // A fetch that was tried brought nothing: the link may be too slow, or the holder had lost it.
+  void FetchFailed(NodeKey from, NodeKey to);
   // Moving `bytes` from one node to another: by the pair's own transfers, else by the fleet's, else
   // by a default. In microseconds, finite and at least 0.
   double TransferUs(const Node& from, const Node& to, double bytes) const;

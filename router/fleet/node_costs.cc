@@ -3,6 +3,7 @@
 // are kept finite, and no time is longer than kPriceUsMax.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "common/cost/fetch_time.h"
 #include "common/cost/price_age.h"
@@ -17,9 +18,12 @@ namespace {
 constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 10'000;
 // What a fetch takes beside the bytes: three messages by way of the router.
 constexpr double kFetchFixedUs = 1000;
-// A fetch that fails is no sample. So over a link that has too few samples a fetch is not larger
-// than what a slow link of 1 Gbit/s carries in a second, unless it is of one block: without any
-// fetch there would never be a sample.
+// A fetch that fails is no sample, so over a link that has too few samples fetches are small enough
+// for a link that is so many times slower than the fleet's usual one, once that is known. Before,
+// and after one that failed, they are what a slow link of 1 Gbit/s carries in a second. One block
+// is fetched however large it is: without any fetch there would never be a sample.
+constexpr double kUnknownLinkSlowness = 8;
+constexpr int64_t kUsualLinkSamplesMin = 16;
 constexpr double kUnknownLinkBytesMax = 125e6;
 // Of storage that has read nothing yet, a slow disk, and host memory that is copied and checked by
 // one slow processor.
@@ -249,6 +253,25 @@ void Fleet::OnCreditorLink(Node& debtor, const NodeId& creditor, Incarnation inc
   usual += kNewWeight * (std::clamp(cost.AskUs(), usual / 2, usual * 2) - usual);
 }
 
+void Fleet::FetchFailed(NodeKey from, NodeKey to) {
+  const Node* sender = Find(from);
+  Node* receiver = Find(to);
+  if (sender != nullptr && receiver != nullptr)
+    receiver->failures_in[sender->id].fetch_failed = true;
+}
+
+double Fleet::FetchedBytesMax(const Node& holder, const Node& to, double limit_us) const {
+  const auto link = to.links_in.find(holder.slot);
+  if (link != to.links_in.end() && link->second.cost.samples() >= kLinkSamplesMin)
+    return std::numeric_limits<double>::infinity();
+  const auto failures = to.failures_in.find(holder.id);
+  const bool failed = failures != to.failures_in.end() && failures->second.fetch_failed;
+  if (failed || all_links_.samples() < kUsualLinkSamplesMin) return kUnknownLinkBytesMax;
+  const double usual_bytes_per_us =
+      kUnknownLinkBytesMax / UsualTransferUs(kUnknownLinkBytesMax, false);
+  return std::max(kUnknownLinkBytesMax, usual_bytes_per_us * limit_us / kUnknownLinkSlowness);
+}
+
 FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first, int64_t tokens,
                            const ReadTokens& stored) const {
   const double limit_us = cost::kFetchAimedShare * absl::ToDoubleMicroseconds(cost::kFetchTimeMax);
@@ -261,12 +284,10 @@ FetchTimes Fleet::Fetching(const Node& holder, const Node& to, int64_t first, in
     return BoundedUs(kFetchFixedUs + holder.HalfStepUs() + holder.ReadUs(stored.Part(read), now_) +
                      TransferUs(holder, to, bytes_of(count)));
   };
-  const auto link = to.links_in.find(holder.slot);
-  const bool is_known = link != to.links_in.end() && link->second.cost.samples() >= kLinkSamplesMin;
   const int64_t block_tokens = std::max<int64_t>(1, to.block_tokens);
+  const double bytes_max = FetchedBytesMax(holder, to, limit_us);
   const auto in_time = [&](int64_t count) {
-    const bool is_small = count <= block_tokens || bytes_of(count) <= kUnknownLinkBytesMax;
-    return (is_known || is_small) && fetch_us(count) <= limit_us;
+    return (count <= block_tokens || bytes_of(count) <= bytes_max) && fetch_us(count) <= limit_us;
   };
   int64_t count = tokens;
   if (!in_time(count)) {

@@ -72,15 +72,28 @@ TEST_F(CostPlacementTest, AFetchThatIsCutReadsLess) {
 TEST_F(CostPlacementTest, ALinkWithoutAMeasurementIsAskedForLittle) {
   Node& holder = Decode(0);
   Node& idle = Decode(1);
-  Node& other = Decode(2);
   idle.kv_bytes_per_token = 10e6;
-  Measure(holder, other, 1000);  // the fleet's links are known
   EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 12);
   idle.kv_bytes_per_token = 1e6;
   EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 80);
   idle.kv_bytes_per_token = 10e6;
   Measure(holder, idle, 1000);
   EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 80);
+}
+
+// In a large fleet most links are never measured. Where the others are quick, fetches over them are
+// small enough for one that is eight times slower, until one brings nothing.
+TEST_F(CostPlacementTest, ALinkWithoutAMeasurementIsTakenForAUsualOne) {
+  Node& holder = Decode(0);
+  Node& idle = Decode(1);
+  Node& other = Decode(2);
+  Measure(holder, other, 2000);  // 2 GB/s, so 250 MB in a second at an eighth
+  idle.kv_bytes_per_token = 10e6;
+  EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 24);
+  fleet_.FetchFailed(holder.key, idle.key);
+  EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 12);
+  Measure(holder, idle, 100);  // as slow as that
+  EXPECT_EQ(fleet_.Fetching(holder, idle, 0, 80, {}).tokens, 8) << "80 MB in 0.8 s";
 }
 
 // One block is fetched however large it is: a link that nothing is fetched over stays unmeasured.
