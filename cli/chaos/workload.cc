@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/engine/hash/hash_engine.h"
 #include "common/rpc/convert.h"
@@ -23,6 +24,18 @@ std::vector<TokenId> HashStream(const v1::GenerateRequest& request, int32_t inde
   for (size_t i = 0; i < count; ++i)
     tokens.push_back(engine::HashEngineNextToken({}, tokens, sampling, index));
   return {tokens.begin() + prompt, tokens.end()};
+}
+
+// Whether `stop_string` is one of the request's, and the last of `tokens` is the one that made it
+// whole.
+bool EndsWithItsStopString(const v1::GenerateRequest& request, const std::vector<TokenId>& tokens,
+                           const std::string& stop_string) {
+  const auto& stops = request.stop().stop();
+  if (std::find(stops.begin(), stops.end(), stop_string) == stops.end()) return false;
+  std::string text(tokens.begin(), tokens.end());
+  if (!absl::StrContains(text, stop_string)) return false;
+  text.pop_back();
+  return !absl::StrContains(text, stop_string);
 }
 
 class Drawing {
@@ -134,6 +147,10 @@ std::string DifferenceFromHashEngine(const v1::GenerateRequest& request,
     if (!stopped && static_cast<int>(stream.size()) != request.stop().max_tokens())
       return absl::StrCat("answer ", index, ": ended after ", stream.size(), " tokens of ",
                           request.stop().max_tokens());
+    if (stopped && !EndsWithItsStopString(request, stream, answer.stop_string))
+      return absl::StrCat("answer ", index, ": stopped after ", stream.size(),
+                          " tokens with stop string \"", answer.stop_string,
+                          "\", which does not end there");
     std::string text(stream.begin(), stream.end());
     for (const std::string& stop : request.stop().stop()) text = text.substr(0, text.find(stop));
     if (text != answer.text)

@@ -1,12 +1,15 @@
 // Goal: a chaos run of nodes that lend asks for as many sequences beyond a node's pool as it is
 // told to, by their prompts and by their answers, none of them beyond 1.5 pools; without lending
-// there are none.
+// there are none. A recorded answer is right only if it ends where its request says.
 #include "cli/chaos/workload.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <random>
+
+#include "common/engine/hash/hash_engine.h"
+#include "common/rpc/convert.h"
 
 namespace tandem::cli {
 namespace {
@@ -52,6 +55,52 @@ TEST(ChaosWorkload, AsksForNoneOfThemWithoutLending) {
   const Counts counts = Count(0, seed);
   EXPECT_EQ(counts.by_prompt + counts.by_answer, 0);
   EXPECT_LE(counts.most, 620);
+}
+
+constexpr int kAnswerTokens = 12, kStopBegins = 6, kStopEnds = 8;
+
+v1::GenerateRequest StopRequest() {
+  v1::GenerateRequest request;
+  for (int i = 0; i < 5; ++i) request.mutable_tokens()->add_ids(40 + i);
+  request.mutable_stop()->set_max_tokens(kAnswerTokens);
+  return request;
+}
+// The first `count` tokens of the answer.
+SequenceAnswer HashAnswer(const v1::GenerateRequest& request, int count) {
+  std::vector<TokenId> tokens(request.tokens().ids().begin(), request.tokens().ids().end());
+  SequenceAnswer answer;
+  for (int i = 0; i < count; ++i) {
+    tokens.push_back(
+        engine::HashEngineNextToken({}, tokens, rpc::FromWire(request.sampling()), /*index=*/0));
+    answer.tokens.push_back(tokens.back());
+    answer.text.push_back(static_cast<char>(tokens.back()));
+  }
+  answer.reason = v1::FINISH_REASON_LENGTH;
+  return answer;
+}
+
+TEST(ChaosWorkload, AnAnswerMayStopOnlyWhereItsStopStringEnds) {
+  v1::GenerateRequest request = StopRequest();
+  const std::string text = HashAnswer(request, kAnswerTokens).text;
+  const std::string stop = text.substr(kStopBegins, kStopEnds - kStopBegins);
+  ASSERT_EQ(text.find(stop), size_t{kStopBegins});
+  EXPECT_EQ(DifferenceFromHashEngine(request, {HashAnswer(request, kAnswerTokens)}), "");
+  EXPECT_THAT(DifferenceFromHashEngine(request, {HashAnswer(request, kStopEnds)}),
+              ::testing::HasSubstr("ended after 8 tokens of 12"));
+  request.mutable_stop()->add_stop(stop);
+  const auto stopped_after = [&](int count, const std::string& stop_string) {
+    SequenceAnswer answer = HashAnswer(request, count);
+    answer.reason = v1::FINISH_REASON_STOP;
+    answer.stop_string = stop_string;
+    answer.text = answer.text.substr(0, answer.text.find(stop));
+    return DifferenceFromHashEngine(request, {answer});
+  };
+  EXPECT_EQ(stopped_after(kStopEnds, stop), "");
+  EXPECT_THAT(stopped_after(3, stop), ::testing::HasSubstr("stopped after 3 tokens"));
+  EXPECT_THAT(stopped_after(0, stop), ::testing::HasSubstr("stopped after 0 tokens"));
+  EXPECT_THAT(stopped_after(kStopEnds + 1, stop), ::testing::HasSubstr("stopped after 9 tokens"));
+  EXPECT_THAT(stopped_after(kStopEnds, ""), ::testing::HasSubstr("stop string \"\""));
+  EXPECT_THAT(stopped_after(kStopEnds, "other"), ::testing::HasSubstr("stop string \"other\""));
 }
 
 }  // namespace
