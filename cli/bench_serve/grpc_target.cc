@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "cli/bench_serve/load_target.h"
 #include "cli/client/api_key.h"
 #include "cli/client/client.h"
 #include "common/base/status_macros.h"
+#include "common/runtime/clock.h"
 #include "tandem/v1/client.grpc.pb.h"
 
 namespace tandem::cli {
@@ -39,7 +39,7 @@ class GrpcCall final : public LoadCall,
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    const absl::Time at = absl::Now();
+    const absl::Time at = RealClock().Now();
     if (part_.has_delta() && !part_.delta().text().empty()) {
       boost::asio::post(io_, [self = self_, at] { self->observer_.OnText(at); });
     } else if (part_.has_started()) {
@@ -64,7 +64,7 @@ class GrpcCall final : public LoadCall,
   }
 
   void OnDone(const grpc::Status& status) override {
-    const absl::Time at = absl::Now();
+    const absl::Time at = RealClock().Now();
     std::string error, message;
     if (!status.ok()) {
       error = absl::StrCat(

@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/runtime/clock.h"
 
 namespace tandem::cli {
 namespace {
@@ -94,7 +94,7 @@ class HttpCall final : public LoadCall, public std::enable_shared_from_this<Http
   }
 
   void OnBody(const error_code& error) {
-    now_ = absl::Now();
+    now_ = RealClock().Now();
     if (error && error != http::error::need_buffer) {
       return End(done_ ? "" : "cut off", error.message());
     }
@@ -129,7 +129,7 @@ class HttpCall final : public LoadCall, public std::enable_shared_from_this<Http
   }
 
   void End(const std::string& error, const std::string& message) {
-    observer_.OnEnd(absl::Now(), error, error.empty() ? "" : message);
+    observer_.OnEnd(RealClock().Now(), error, error.empty() ? "" : message);
   }
 
   HttpPool& pool_;

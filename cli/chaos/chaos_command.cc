@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "cli/chaos/chaos_cluster.h"
 #include "cli/chaos/chaos_load.h"
 #include "cli/chaos/chaos_report.h"
@@ -19,6 +18,7 @@
 #include "cli/command_line/commands.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
+#include "common/runtime/clock.h"
 #include "common/runtime/random.h"
 
 namespace tandem::cli {
@@ -142,11 +142,11 @@ class ChaosRun {
   }
 
   absl::Status AwaitReady() {
-    const absl::Time deadline = absl::Now() + kReadyWithin;
+    const absl::Time deadline = RealClock().Now() + kReadyWithin;
     while (true) {
       ASSIGN_OR_RETURN(const bool ready, cluster_->Ready());
       if (ready) return absl::OkStatus();
-      if (absl::Now() > deadline)
+      if (RealClock().Now() > deadline)
         return absl::DeadlineExceededError(
             absl::StrCat("the cluster is not ready within ", absl::FormatDuration(kReadyWithin)));
       if (stop_.Wait(absl::Milliseconds(50)) != 0) return Interrupted();
@@ -188,21 +188,21 @@ class ChaosRun {
   }
 
   absl::Status Strike() {
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = RealClock().Now();
     const auto load = ChaosLoad::Start(load_, begin);
     FaultRunner runner(faults_, topology_, *cluster_, namespaces_.get());
-    while (absl::Now() - begin < length() && !interrupted_) {
-      runner.Tick(absl::Now() - begin);
+    while (RealClock().Now() - begin < length() && !interrupted_) {
+      runner.Tick(RealClock().Now() - begin);
       interrupted_ = stop_.Wait(kChaosTick) != 0;
     }
     runner.EndAll();
     if (!interrupted_ && !load->Finish(load_.give_up_after + absl::Seconds(10)))
       findings_.leaks.push_back("clients wait beyond their time");
-    findings_.ran = absl::Now() - begin;
+    findings_.ran = RealClock().Now() - begin;
     findings_.requests = load->Records();
     findings_.faults = runner.carried_out();
     if (!interrupted_) CheckBaseline();
-    runner.Tick(absl::Now() - begin);
+    runner.Tick(RealClock().Now() - begin);
     findings_.crashes = runner.crashes();
     return interrupted_ ? Interrupted() : absl::OkStatus();
   }
@@ -213,9 +213,9 @@ class ChaosRun {
       findings_.leaks.push_back(std::string(back.message()));
       return;
     }
-    const absl::Time deadline = absl::Now() + ChaosCluster::kLeaseTime + absl::Seconds(1);
+    const absl::Time deadline = RealClock().Now() + ChaosCluster::kLeaseTime + absl::Seconds(1);
     std::string held;
-    while (!(held = cluster_->Holdings()).empty() && absl::Now() < deadline)
+    while (!(held = cluster_->Holdings()).empty() && RealClock().Now() < deadline)
       if (stop_.Wait(absl::Milliseconds(100)) != 0) break;
     if (!held.empty()) findings_.leaks.push_back(held);
     const std::vector<int64_t> files = cluster_->OpenFiles();

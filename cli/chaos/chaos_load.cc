@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "common/rpc/status.h"
+#include "common/runtime/clock.h"
 #include "common/runtime/random.h"
 #include "common/runtime/thread.h"
 #include "tandem/v1/client.grpc.pb.h"
@@ -37,14 +37,14 @@ std::unique_ptr<v1::Tandem::Stub> NewStub(const std::string& router) {
 // A call that ends when no message arrives for a while. The watcher thread calls End.
 class WatchedCall {
  public:
-  void News() { last_news_ = absl::ToUnixMicros(absl::Now()); }
-  absl::Duration Silence() const { return absl::Now() - absl::FromUnixMicros(last_news_); }
+  void News() { last_news_ = absl::ToUnixMicros(RealClock().Now()); }
+  absl::Duration Silence() const { return RealClock().Now() - absl::FromUnixMicros(last_news_); }
   void End() { context_.TryCancel(); }
   grpc::ClientContext& context() { return context_; }
 
  private:
   grpc::ClientContext context_;
-  std::atomic<int64_t> last_news_{absl::ToUnixMicros(absl::Now())};
+  std::atomic<int64_t> last_news_{absl::ToUnixMicros(RealClock().Now())};
 };
 
 class ChaosLoadImpl final : public ChaosLoad {
@@ -154,7 +154,7 @@ class ChaosLoadImpl final : public ChaosLoad {
 
   void Ask(int client, v1::GenerateRequest& request, int64_t cancel_after, Random& random,
            AnswerCollector& collector, ChaosRequest& record) {
-    const absl::Time asked = absl::Now();
+    const absl::Time asked = RealClock().Now();
     absl::Time last_news = asked;
     size_t router = random.Below(stubs_.size());
     absl::Duration delay = kRetryDelayMin;
@@ -171,9 +171,9 @@ class ChaosLoadImpl final : public ChaosLoad {
         return;
       }
       if (collector.finished()) return;
-      if (cut_off_ || absl::Now() - asked > options_.give_up_after) {
+      if (cut_off_ || RealClock().Now() - asked > options_.give_up_after) {
         record.end = ChaosRequest::End::kGivenUp;
-        record.what = absl::StrCat("after ", absl::FormatDuration(absl::Now() - asked), ", ",
+        record.what = absl::StrCat("after ", absl::FormatDuration(RealClock().Now() - asked), ", ",
                                    record.calls, " calls: ", status.ToString());
         return;
       }
@@ -230,7 +230,7 @@ class ChaosLoadImpl final : public ChaosLoad {
   }
 
   void NoteNews(absl::Time& last_news, ChaosRequest& record) const {
-    const absl::Time now = absl::Now();
+    const absl::Time now = RealClock().Now();
     if (now - last_news > record.pause()) {
       record.pause_from = last_news - begin_;
       record.pause_to = now - begin_;
@@ -256,7 +256,7 @@ ChaosLoad::Recording ChaosLoad::Record(const Options& options,
                                        const std::function<bool()>& stopped) {
   Recording recording;
   recording.answers.resize(options.requests.size());
-  ChaosLoadImpl load(options, absl::Now());
+  ChaosLoadImpl load(options, RealClock().Now());
   std::atomic<int> next{0};
   const int count = static_cast<int>(options.requests.size());
   load.Run(

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "absl/time/clock.h"
 #include "cli/client/client.h"
 #include "cli/client/router_access.h"
 #include "cli/command_line/commands.h"
@@ -15,6 +14,7 @@
 #include "cli/top/top_page.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
+#include "common/runtime/clock.h"
 #include "common/runtime/stop_signal.h"
 
 namespace tandem::cli {
@@ -54,7 +54,7 @@ class TopCommand final : public Command {
       const ClusterView view = sampler.View();
       const Screen::Size size = screen->size();
       screen->Draw(TopPage(access_.router, view, choices,
-                           {.columns = size.columns, .rows = size.rows}, absl::Now()));
+                           {.columns = size.columns, .rows = size.rows}, RealClock().Now()));
       poll(waits, 2, static_cast<int>(absl::ToInt64Milliseconds(kRedraw)));
       // A terminal that is gone ends the command as a signal does.
       if (waits[1].revents != 0 || (waits[0].revents & (POLLHUP | POLLERR)) != 0)

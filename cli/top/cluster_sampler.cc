@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "common/runtime/clock.h"
 
 namespace tandem::cli {
 
@@ -55,7 +55,7 @@ void ClusterSampler::Look() {
     return;
   }
   absl::StatusOr<v1::ListRequestsResponse> requests = client_.ListRequests(kRequests, kCallTimeout);
-  ClusterSample sample{.at = absl::Now(), .status = *std::move(status), .requests = {}};
+  ClusterSample sample{.at = RealClock().Now(), .status = *std::move(status), .requests = {}};
   if (requests.ok()) sample.requests = *std::move(requests);
   absl::MutexLock lock(&mutex_);
   view_.error = absl::OkStatus();

@@ -259,6 +259,8 @@ class TidyTest(unittest.TestCase):
                      "int renew = 1;", "waiter.sleep(a);", "std::thread::id id;", "clock.Now();", "a->time();"]:
             self.assertEqual(self.found("common/kv/a.cc", f"int a;\n{line}\n", "banned-call"), [], line)
         self.assertEqual(self.found("common/config/a.cc", 'auto x = getenv("A");\n', "banned-call"), [])
+        for path, lines in [("cli/bench_serve/a.cc", [1]), ("cli/client/a.cc", [1]), ("cli/client/client.cc", [])]:
+            self.assertEqual(self.found(path, "auto t = absl::Now();\n", "banned-call"), lines, path)
         self.assertEqual(self.found("common/runtime/a.cc", "std::thread t(f);\nsleep(1);\n", "banned-call"), [])
         self.assertEqual(self.found("tests/unit/x/a.cc", "std::thread t(f);\nsleep(1);\n", "banned-call"), [2])
 

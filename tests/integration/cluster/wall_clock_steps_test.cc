@@ -1,6 +1,7 @@
 // Goal: while requests stream, the wall clock of every process of a cluster steps by hours,
 // forwards and then back beyond where it was. Running and later requests finish with the tokens of
 // a cluster whose clock did not step, none of them is tried again, and no node is taken for lost.
+// What a load generator measures meanwhile is the time that passed.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -8,6 +9,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +18,7 @@
 #include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -175,6 +179,49 @@ TEST_F(WallClockSteps, CutNoAnswerOffThatADrainWaitsFor) {
   EXPECT_OK(answer.status);
   EXPECT_EQ(answer.tokens.size(), size_t{kTokens});
   EXPECT_EQ(up.AwaitEnd(), "exit code 0") << up.log();
+}
+
+// Requests go on when the clock has stepped back by an hour: latencies are differences of times
+// that were taken before and after the step.
+TEST_F(WallClockSteps, ChangeNoLatencyThatALoadGeneratorMeasures) {
+#ifdef TANDEM_SANITIZED
+  GTEST_SKIP() << "a sanitizer's library must be loaded first";
+#endif
+  constexpr int kRequests = 60, kStepAt = 4;
+  ASSERT_OK_AND_ASSIGN(const auto cluster,
+                       TestCluster::Start({"--engine=hash", "--prefill=0", "--decode=1",
+                                           "--hash-step-time=4ms", "--kv-blocks=256"}));
+  const TestFolder folder("wall-clock-steps");
+  for (const std::string& target :
+       {"http://" + cluster->http_address(), "grpc://" + cluster->address()}) {
+    SCOPED_TRACE(target);
+    clock_.Set(0);
+    const auto finished = [&] {
+      const auto status = cluster->client().GetStatus(absl::Seconds(10));
+      EXPECT_OK(status.status());
+      return status.ok() ? status->router().requests_finished() : kRequests;
+    };
+    const int64_t before = finished();
+    const std::string report = folder / "report.json";
+    const absl::Time began = absl::Now();
+    ASSERT_OK_AND_ASSIGN(
+        const auto bench,
+        RunningProgram::Start({"tandem", "bench", "serve", "--target=" + target, "--concurrency=1",
+                               absl::StrCat("--requests=", kRequests), "--warmup=0",
+                               "--prompt-tokens=20", "--output-tokens=10", "--json=" + report}));
+    while (finished() - before < kStepAt && bench->running()) {
+    }
+    clock_.Set(-kHour);
+    EXPECT_LT(finished() - before, kRequests) << "the clock stepped after the run";
+    ASSERT_EQ(bench->AwaitEnd(), "exit code 0") << bench->log();
+    const double ran_ms = absl::ToDoubleMilliseconds(absl::Now() - began);
+    std::ifstream file(report);
+    const auto summary = nlohmann::json::parse(file, nullptr, false)["summary"];
+    EXPECT_EQ(summary["answered"], kRequests);
+    EXPECT_GT(summary["ttft_ms"]["mean"], 0);
+    EXPECT_GT(summary["e2e_ms"]["mean"], 9 * 4) << "nine gaps between ten tokens";
+    EXPECT_LT(summary["e2e_ms"]["max"], ran_ms);
+  }
 }
 
 }  // namespace
