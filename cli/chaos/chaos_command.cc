@@ -195,7 +195,7 @@ class ChaosRun {
       runner.Tick(RealClock().Now() - begin);
       interrupted_ = stop_.Wait(kChaosTick) != 0;
     }
-    runner.EndAll();
+    runner.EndAll(RealClock().Now() - begin);
     if (!interrupted_ && !load->Finish(load_.give_up_after + absl::Seconds(10)))
       findings_.leaks.push_back("clients wait beyond their time");
     findings_.ran = RealClock().Now() - begin;

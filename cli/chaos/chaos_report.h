@@ -42,7 +42,7 @@ struct ChaosFindings {
   std::vector<ChaosRequest> calm;
   std::vector<ChaosRequest> requests;
   std::vector<std::string> leaks;    // still held one lease time after the last request
-  std::vector<std::string> crashes;  // processes that ended without a fault
+  std::vector<std::string> crashes;  // processes that ended without a fault, or hang
 };
 
 struct ChaosReport {

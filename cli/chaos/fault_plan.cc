@@ -22,6 +22,7 @@ bool StopsVictim(ChaosFaultKind kind) {
 
 // Time for a restarted process to join.
 constexpr absl::Duration kRecovery = absl::Seconds(1);
+static_assert(kChaosDrainGrace < kRecovery);
 
 struct Lengths {
   int64_t least_ms, most_ms;
@@ -92,7 +93,9 @@ class Planner {
   }
 
   bool Allowed(const ChaosFault& fault) const {
-    if (fault.end() > options_.length) return false;
+    const bool drain = fault.kind == ChaosFaultKind::kDrain;
+    if (fault.end() + (drain ? kChaosDrainGrace : absl::ZeroDuration()) > options_.length)
+      return false;
     if (!StopsVictim(fault.kind)) return true;
     const absl::string_view role = options_.topology.RoleOf(fault.victim);
     int down = 1;

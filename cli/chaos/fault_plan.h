@@ -26,6 +26,9 @@ enum class ChaosFaultKind {
 inline constexpr int kChaosFaultKinds = 8;
 // The drain timeout of every process in a chaos run; work that is left then is migrated or resumed.
 inline constexpr absl::Duration kChaosDrainTimeout = absl::Seconds(2);
+// A process that drains may take this much longer than its fault lasts before that counts as a
+// hang. Shorter than the time for which nothing else stops the victim after a fault.
+inline constexpr absl::Duration kChaosDrainGrace = absl::Milliseconds(900);
 absl::string_view ChaosFaultName(ChaosFaultKind kind);
 // kInvalidArgument names the text and the known kinds.
 absl::StatusOr<ChaosFaultKind> ParseChaosFault(absl::string_view name);

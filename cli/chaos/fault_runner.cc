@@ -33,15 +33,7 @@ FaultRunner::FaultRunner(std::vector<ChaosFault> faults, const ChaosTopology& to
 
 void FaultRunner::Tick(absl::Duration since_begin) {
   for (const ChaosCluster::Ended& ended : cluster_.TakeEnded()) OnEnded(ended, since_begin);
-  for (size_t i = 0; i < active_.size();) {
-    if (active_[i].end() > since_begin) {
-      ++i;
-      continue;
-    }
-    const ChaosFault ending = active_[i];
-    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
-    End(ending);
-  }
+  EndThoseOverAt(since_begin);
   // A fault that begins late (the machine stalled) delays all later faults as well: the plan's
   // intervals guarantee that some processes can serve.
   while (next_ < faults_.size() && faults_[next_].at + late_ <= since_begin) {
@@ -49,6 +41,19 @@ void FaultRunner::Tick(absl::Duration since_begin) {
     late_ = since_begin - fault.at;
     fault.at = since_begin;
     Begin(fault);
+  }
+}
+
+void FaultRunner::EndThoseOverAt(absl::Duration since_begin) {
+  for (size_t i = 0; i < active_.size();) {
+    const bool drain = active_[i].kind == ChaosFaultKind::kDrain;
+    if (active_[i].end() + (drain ? kChaosDrainGrace : absl::ZeroDuration()) > since_begin) {
+      ++i;
+      continue;
+    }
+    const ChaosFault ending = active_[i];
+    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
+    End(ending);
   }
 }
 
@@ -87,7 +92,13 @@ void FaultRunner::End(const ChaosFault& fault) {
       if (cluster_.pid(fault.victim) == 0) return StartDown(fault.victim);
       return LimitMemory(fault.victim, false);
     case ChaosFaultKind::kDrain:
-      return;  // it ends by itself
+      // No other fault has stopped the victim, so it should have ended by itself.
+      if (draining_.erase(fault.victim) == 0) return;
+      crashes_.push_back(absl::StrFormat(
+          "%s got SIGTERM at %.1f s and did not end within %.1f s", topology_.NameOf(fault.victim),
+          absl::ToDoubleSeconds(fault.at), absl::ToDoubleSeconds(fault.lasts + kChaosDrainGrace)));
+      cluster_.Kill(fault.victim);
+      return StartDown(fault.victim);
     case ChaosFaultKind::kDisk:
       return namespaces_->EmptyDisk();
     default:
@@ -151,7 +162,9 @@ void FaultRunner::ApplyNetwork() {
         namespaces_->packets().Set(from, to, links[static_cast<size_t>(from * ports + to)]);
 }
 
-void FaultRunner::EndAll() {
+void FaultRunner::EndAll(absl::Duration since_begin) {
+  for (const ChaosCluster::Ended& ended : cluster_.TakeEnded()) OnEnded(ended, since_begin);
+  EndThoseOverAt(since_begin);
   for (const int process : std::exchange(draining_, {})) {
     cluster_.Kill(process);
     StartDown(process);

@@ -23,19 +23,21 @@ class FaultRunner {
 
   // Begins and ends the faults that are due at `since_begin`. Call it about every 10 ms.
   void Tick(absl::Duration since_begin);
-  // Ends all active faults, and starts the processes that are down.
-  void EndAll();
+  // Ends all active faults, and starts the processes that are down. A drain that goes on is a hang
+  // if its time is over at `since_begin`.
+  void EndAll(absl::Duration since_begin);
   // Whether every fault has begun and ended.
   bool over() const { return next_ == faults_.size() && active_.empty() && draining_.empty(); }
 
   // Faults begun so far, with their actual times.
   const std::vector<ChaosFault>& carried_out() const { return carried_out_; }
-  // Processes that ended without a fault that explains it.
+  // Processes that ended without a fault that explains it, or did not end when they drained.
   const std::vector<std::string>& crashes() const { return crashes_; }
 
  private:
   void Begin(ChaosFault fault);
   void End(const ChaosFault& fault);
+  void EndThoseOverAt(absl::Duration since_begin);
   void OnEnded(const ChaosCluster::Ended& ended, absl::Duration now);
   void StartDown(int process);
   // Gives each network link the worst condition that an active fault sets for it.
