@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Goal: every rule of tidy.py finds a violation planted for it, at its line, and leaves clean code alone."""
-import contextlib
-import io
 import json
 import pathlib
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -37,8 +37,7 @@ class TidyTest(unittest.TestCase):
         return [finding.line for finding in findings if finding.rule == rule and finding.path == path]
 
     def findings(self, layout=None):
-        with contextlib.redirect_stdout(io.StringIO()):
-            return tidy.check_tree(self.root, layout=layout)
+        return tidy.check_tree(self.root, layout=layout)
 
     def messages(self, rule, layout=None):
         """`path: message` of all that `rule` finds in what was planted."""
@@ -46,7 +45,7 @@ class TidyTest(unittest.TestCase):
 
     def test_clean_code_passes(self):
         self.plant("common/kv/a.h", CLEAN)
-        self.assertEqual(tidy.check_tree(self.root, out=io.StringIO()), [])
+        self.assertEqual(tidy.check_tree(self.root), [])
 
     def test_bounds(self):
         def kept(member, above=""):
@@ -219,7 +218,7 @@ class TidyTest(unittest.TestCase):
         self.plant("common/kv/fixed.h", CLEAN)
         fixed = "common/kv/fixed.h keeps the rule thread-contract: remove this line"
         self.assertEqual([str(f) for f in self.findings()], [f"{baseline.FILE}:3: baseline: {fixed}"])
-        baseline.shrink(self.root, tidy.check_all(self.root, None, io.StringIO(), folders.Layout()))
+        baseline.shrink(self.root, tidy.check_all(self.root, None, folders.Layout())[0])
         self.assertEqual((self.root / baseline.FILE).read_text(), "# why\nthread-contract common/kv/old.h\n")
         self.assertEqual(self.findings(), [])
         self.plant("common/kv/new.h", "#pragma once\n")
@@ -296,15 +295,27 @@ class TidyTest(unittest.TestCase):
             self.skipTest("clang-format-14 is not installed")
         self.assertEqual(self.found("common/kv/a.cc", "int a;\nint   b;\n", "format"), [2])
 
-    def test_a_missing_formatter_is_said(self):
-        which, build.shutil.which = build.shutil.which, lambda name: None
-        try:
-            self.plant("tests/unit/kv/a.cc", "int   b;\n")
-            out = io.StringIO()
-            self.assertEqual(tidy.check_tree(self.root, out=out), [])
-            self.assertIn("SKIPPED: format", out.getvalue())
-        finally:
-            build.shutil.which = which
+    def run_script(self, *flags, **environment):
+        """The script's exit status and output where PATH has git and no clang-format-14."""
+        tools = self.root / "tools"
+        tools.mkdir(exist_ok=True)
+        if not (tools / "git").exists():
+            (tools / "git").symlink_to(build.shutil.which("git"))
+        ran = subprocess.run([sys.executable, tidy.__file__, self.root, *flags], text=True, capture_output=True,
+                             env={"PATH": str(tools), **environment})
+        return ran.returncode, ran.stdout
+
+    def test_a_rule_that_was_not_checked_is_no_success(self):
+        self.plant("tests/unit/kv/a.cc", "int   b;\n")
+        for environment, status in [({}, 77), ({"CI": "true"}, 1), ({"CI": "false"}, 77)]:
+            code, output = self.run_script(**environment)
+            self.assertEqual(code, status, output)
+            self.assertIn("SKIPPED: format: clang-format-14 is not installed", output)
+        code, output = self.run_script("--compile-commands", str(self.root / "absent.json"))
+        self.assertEqual(code, 77, output)
+        self.assertIn("SKIPPED: not-built", output)
+        self.plant("tests/unit/kv/a.cc", "using namespace std;\n")
+        self.assertEqual(self.run_script()[0], 1)
 
     def test_files_that_no_target_builds(self):
         self.plant("common/kv/used.cc", '#include "common/kv/used.h"\n')
@@ -320,9 +331,6 @@ class TidyTest(unittest.TestCase):
         findings = [f for f in tidy.check_tree(self.root, commands) if f.rule == "not-built"]
         self.assertEqual([(f.path, f.rule) for f in findings],
                          [("common/kv/orphan.cc", "not-built"), ("common/kv/orphan.h", "not-built")])
-        out = io.StringIO()
-        tidy.check_tree(self.root, self.root / "absent.json", out)
-        self.assertIn("SKIPPED: not-built", out.getvalue())
 
 
 if __name__ == "__main__":
