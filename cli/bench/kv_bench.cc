@@ -12,6 +12,7 @@
 #include "cli/bench/machine_roofs.h"
 #include "cli/bench/socket_bench.h"
 #include "cli/bench/ucx_perftest.h"
+#include "cli/report/statistics.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/clock.h"
 
@@ -25,12 +26,7 @@ constexpr int64_t kPacedBlockBytes = 16 << 10;
 constexpr absl::Duration kPacedLayerTime = absl::Milliseconds(1);
 constexpr int kPacedBefore = 5;  // unmeasured
 
-double Quantile(std::vector<double> values, double part) {
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1,
-                         static_cast<size_t>(part * static_cast<double>(values.size())))];
-}
-double Median(std::vector<double> values) { return Quantile(std::move(values), 0.5); }
+double Median(std::vector<double> values) { return Describe(std::move(values)).p50; }
 
 // The answers to a KvBenchRound: leases are open (first), all has ended (second).
 struct Answer {
@@ -234,7 +230,7 @@ class Measurement {
                    .wire_ms = 1e3 * Median(wire),
                    .hidden_part = wire_all > 0 ? hidden_all / wire_all : 0,
                    .beyond_ms_p50 = 1e3 * Median(beyond),
-                   .beyond_ms_p99 = 1e3 * Quantile(beyond, 0.99)};
+                   .beyond_ms_p99 = 1e3 * Describe(beyond).p99};
   }
 
  private:

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/report/statistics.h"
 
 namespace tandem::cli {
 namespace {
@@ -14,19 +16,11 @@ namespace {
 constexpr absl::Duration kAftermath = absl::Seconds(2);
 constexpr size_t kSlowestShown = 10;
 
-// Nearest rank; `values` ascending.
-double Percentile(const std::vector<double>& values, double share) {
-  if (values.empty()) return 0;
-  const auto rank = static_cast<size_t>(share * static_cast<double>(values.size()));
-  return values[std::min(rank, values.size() - 1)];
-}
-
 double MedianPauseMs(const std::vector<ChaosRequest>& records) {
   std::vector<double> pauses;
   for (const ChaosRequest& record : records)
     pauses.push_back(absl::ToDoubleMilliseconds(record.pause()));
-  std::sort(pauses.begin(), pauses.end());
-  return Percentile(pauses, 0.5);
+  return Describe(std::move(pauses)).p50;
 }
 
 const ChaosFault* CauseOf(const ChaosRequest& record, const std::vector<ChaosFault>& faults) {
@@ -41,7 +35,7 @@ const ChaosFault* CauseOf(const ChaosRequest& record, const std::vector<ChaosFau
   return nearest;
 }
 
-std::string Describe(const ChaosRequest& record, const std::string& group, double added_ms) {
+std::string RecoveryLine(const ChaosRequest& record, const std::string& group, double added_ms) {
   return absl::StrFormat(
       "%s: %.1f ms, %s, nothing came from %.3f s to %.3f s, asked %d times, "
       "placed %d times",
@@ -84,17 +78,17 @@ ChaosReport Summarize(const ChaosFindings& findings) {
     const double added_ms =
         std::max(0.0, absl::ToDoubleMilliseconds(record.pause()) - report.calm_pause_ms);
     added[group].push_back(added_ms);
-    recovered.emplace_back(added_ms, Describe(record, group, added_ms));
+    recovered.emplace_back(added_ms, RecoveryLine(record, group, added_ms));
   }
   std::sort(recovered.begin(), recovered.end(), std::greater<>());
   for (size_t i = 0; i < std::min(recovered.size(), kSlowestShown); ++i)
     report.slowest.push_back(recovered[i].second);
-  for (auto& [group, values] : added) {
-    std::sort(values.begin(), values.end());
-    report.groups[group].added = {.count = static_cast<int64_t>(values.size()),
-                                  .p50_ms = Percentile(values, 0.5),
-                                  .p99_ms = Percentile(values, 0.99),
-                                  .max_ms = values.back()};
+  for (const auto& [group, values] : added) {
+    const Distribution described = Describe(values);
+    report.groups[group].added = {.count = described.count,
+                                  .p50_ms = described.p50,
+                                  .p99_ms = described.p99,
+                                  .max_ms = described.max};
   }
   return report;
 }

@@ -49,8 +49,8 @@ TEST(ChaosReport, PutsPausesDownToTheNearestFault) {
   const ChaosReport::Group& killed = report.groups.at("kill decode");
   EXPECT_EQ(killed.faults, 1);
   EXPECT_EQ(killed.added.count, 100);
-  EXPECT_NEAR(killed.added.p50_ms, 51, 1e-6);
-  EXPECT_NEAR(killed.added.p99_ms, 100, 1e-6);
+  EXPECT_NEAR(killed.added.p50_ms, 50, 1e-6);
+  EXPECT_NEAR(killed.added.p99_ms, 99, 1e-6);
   EXPECT_NEAR(killed.added.max_ms, 100, 1e-6);
   EXPECT_NEAR(report.groups.at("loss prefill").added.max_ms, 200, 1e-6);
   EXPECT_EQ(report.groups.at("unknown").added.max_ms, 0);
