@@ -3,7 +3,8 @@
 #
 #   scripts/install_packages.sh            installs what scripts/packages.txt lists and is missing
 #   scripts/install_packages.sh --tests    also installs what only some tests need
-#   scripts/install_packages.sh --check    installs nothing; lists what is missing, exit status 1 if any
+#   scripts/install_packages.sh --check    installs nothing; lists what is missing, exit status 1 if any;
+#                                          with --tests, of what tests need as well
 #
 # Asks nothing and reads no input. Calls apt-get only when something is missing; that needs root or
 # sudo. Made for Debian 12 and Ubuntu 24.04.
@@ -30,11 +31,15 @@ missing_packages() {
   comm -23 <(printf '%s\n' "${wanted[@]}") <(echo "$installed")
 }
 
-tests=no
-if [ "${1:-}" = --tests ]; then
-  tests=yes
-  shift
-fi
+tests=no check=no
+for argument in "$@"; do
+  case "$argument" in
+    --tests) tests=yes ;;
+    --check) check=yes ;;
+    -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    *) fail "unknown argument $argument (expected --tests, --check, both, --help or none)" ;;
+  esac
+done
 [ -r "$list" ] || fail "$list cannot be read"
 for tool in dpkg-query apt-get; do
   command -v "$tool" >/dev/null ||
@@ -43,16 +48,11 @@ for tool in dpkg-query apt-get; do
 done
 
 mapfile -t missing < <(missing_packages)
-case "${1:-}" in
-  "") ;;
-  --check)
-    [ ${#missing[@]} -eq 0 ] && exit 0
-    printf '%s\n' "${missing[@]}"
-    exit 1
-    ;;
-  -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" && exit 0 ;;
-  *) fail "unknown argument $1 (expected none, --tests, --check or --help)" ;;
-esac
+if [ "$check" = yes ]; then
+  [ ${#missing[@]} -eq 0 ] && exit 0
+  printf '%s\n' "${missing[@]}"
+  exit 1
+fi
 if [ ${#missing[@]} -eq 0 ]; then
   echo "install_packages: all packages of scripts/packages.txt are installed"
   exit 0
