@@ -1,11 +1,14 @@
 // Goal: the checkers and the swarm notice when a protection is missing: each one that a test build
 // can take out of the shipping machines is missed within a thousand schedules, and none is with all
-// of them in place. A mutated machine may also end the process by its own checks: that counts.
+// of them in place. A mutated machine may also end the process by its own checks, or
+// crash: that counts.
 #include "common/base/mutation.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
 #include <random>
 
 #include "common/telemetry/log.h"
@@ -34,23 +37,19 @@ void PrintTo(const Planted& planted, std::ostream* out) { *out << planted.name; 
 
 class MutationTest : public ::testing::TestWithParam<Planted> {};
 
-// Runs schedules with the mutation in a process of its own; what ended it.
-std::string WhatNoticed(Mutation mutation, uint64_t first_seed) {
+// Runs `work` in a process of its own. `work` says what it noticed, and returns whether it came to
+// its end. Returns what was noticed, or how the process ended otherwise; "" = it came to its end
+// and noticed nothing.
+std::string WhatChildNoticed(const std::function<bool(std::string& noticed)>& work) {
   int fds[2];
   EXPECT_EQ(::pipe(fds), 0);
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(STDERR_FILENO);
-    ActiveMutation() = mutation;
-    const SwarmReport report = RunSwarm(
-        {.first_seed = first_seed, .schedules = kSchedules, .threads = 1, .failures_max = 1});
-    if (!report.failures.empty()) {
-      const auto& failure = report.failures.front();
-      const std::string text = absl::StrCat(failure.violation.checker, " after ", report.schedules,
-                                            " schedules: ", failure.violation.what);
-      [[maybe_unused]] const auto wrote = ::write(fds[1], text.data(), text.size());
-    }
-    ::_exit(0);
+    std::string noticed;
+    const bool done = work(noticed);
+    [[maybe_unused]] const auto wrote = ::write(fds[1], noticed.data(), noticed.size());
+    ::_exit(done ? 0 : 1);
   }
   ::close(fds[1]);
   std::string text(4096, '\0');
@@ -58,9 +57,25 @@ std::string WhatNoticed(Mutation mutation, uint64_t first_seed) {
   text.resize(got > 0 ? got : 0);
   ::close(fds[0]);
   int status = 0;
-  ::waitpid(child, &status, 0);
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) return "a check of the machine's own";
+  if (WIFSIGNALED(status)) return absl::StrCat("signal ", WTERMSIG(status));
+  if (WEXITSTATUS(status) != 0) return absl::StrCat("exit code ", WEXITSTATUS(status));
   return text;
+}
+
+// Runs schedules with the mutation; what ended them.
+std::string WhatNoticed(Mutation mutation, uint64_t first_seed) {
+  return WhatChildNoticed([&](std::string& noticed) {
+    ActiveMutation() = mutation;
+    const SwarmReport report = RunSwarm(
+        {.first_seed = first_seed, .schedules = kSchedules, .threads = 1, .failures_max = 1});
+    if (report.failures.empty()) return report.schedules == kSchedules;
+    const auto& failure = report.failures.front();
+    noticed = absl::StrCat(failure.violation.checker, " after ", report.schedules,
+                           " schedules: ", failure.violation.what);
+    return true;
+  });
 }
 
 TEST_P(MutationTest, IsNoticedWithinAThousandSchedules) {
@@ -69,6 +84,7 @@ TEST_P(MutationTest, IsNoticedWithinAThousandSchedules) {
   const std::string noticed = WhatNoticed(GetParam().mutation, seed);
   std::cout << GetParam().name << ", seeds from " << seed << ": " << noticed << "\n";
   EXPECT_FALSE(noticed.empty());
+  EXPECT_THAT(noticed, ::testing::Not(::testing::StartsWith("exit code")));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -101,6 +117,19 @@ TEST(Mutations, NoneIsMissedWithoutAny) {
   SetLogLevel(LogLevel::kError);
   const uint64_t seed = (uint64_t{std::random_device()()} << 20) | 1;
   EXPECT_EQ(WhatNoticed(Mutation::kNone, seed), "") << "seeds from " << seed;
+}
+
+TEST(Mutations, AChildThatDoesNotComeToItsEndIsNotOneThatNoticedNothing) {
+  const auto noticed = [](bool done, int signal) {
+    return WhatChildNoticed([=](std::string&) {
+      if (signal != 0) ::raise(signal);
+      return done;
+    });
+  };
+  EXPECT_EQ(noticed(true, 0), "");
+  EXPECT_NE(noticed(false, 0), "");
+  for (const int signal : {SIGSEGV, SIGKILL, SIGABRT, SIGFPE})
+    EXPECT_NE(noticed(true, signal), "") << "signal " << signal;
 }
 
 }  // namespace
