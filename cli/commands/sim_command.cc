@@ -18,7 +18,8 @@ namespace tandem::cli {
 namespace {
 
 constexpr int64_t kShrinkRuns = 2000;
-constexpr int64_t kSoakBatch = 20'000;
+constexpr int64_t kSoakBatch = 1000;  // some seconds: between batches a soak looks at the clock
+constexpr absl::Duration kSoakPrint = absl::Minutes(1);
 
 absl::StatusOr<sim::Schedule> ReadSchedule(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadInput({"--schedule", path}));
@@ -82,19 +83,23 @@ class SimCommand final : public Command {
 
   int Soak() {
     const absl::Time end = RealClock().Now() + absl::Minutes(1) * minutes_;
+    absl::Time next_print = RealClock().Now();
     int64_t schedules = 0, events = 0;
     sim::Coverage coverage = {};
     while (RealClock().Now() < end) {
       const uint64_t first = FirstSeed();
-      const sim::SwarmReport report =
-          sim::RunSwarm({.first_seed = first, .schedules = kSoakBatch, .threads = Threads()});
+      const sim::SwarmReport report = sim::RunSwarm(
+          {.first_seed = first, .schedules = kSoakBatch, .threads = Threads(), .failures_max = 1});
       schedules += report.schedules;
       events += report.events;
       for (size_t i = 0; i < coverage.size(); ++i)
         for (size_t j = 0; j < coverage[i].size(); ++j) coverage[i][j] += report.coverage[i][j];
-      std::printf("seeds %llu and on: %s", static_cast<unsigned long long>(first),
-                  sim::ToText(report).c_str());
-      std::fflush(stdout);
+      if (!report.failures.empty() || RealClock().Now() >= next_print) {
+        std::printf("seeds %llu and on: %s", static_cast<unsigned long long>(first),
+                    sim::ToText(report).c_str());
+        std::fflush(stdout);
+        next_print = RealClock().Now() + kSoakPrint;
+      }
       if (!report.failures.empty()) return config::kExitFailed;
       seed_ = 0;
     }

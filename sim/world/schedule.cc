@@ -1,125 +1,13 @@
 #include "sim/world/schedule.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "common/base/status_macros.h"
 #include "common/runtime/random.h"
-#include "router/core/request_input.h"
 #include "router/placement/placement_policy.h"
 
 namespace tandem::sim {
 namespace {
-
-constexpr absl::string_view kFaultNames[kFaultKinds] = {
-    "crash",        "pause",         "slow",        "partition",     "one-way",
-    "slow-link",    "cut",           "lose-frames", "double-frames", "corrupt-frames",
-    "delay-frames", "corrupt-block", "drain"};
-
-// Visits each field of a record with its name, for printing and for parsing.
-template <typename Visit>
-void VisitFields(Topology& t, Visit visit) {
-  visit("routers", t.routers);
-  visit("prefill", t.prefill_nodes);
-  visit("decode", t.decode_nodes);
-  visit("blocks", t.blocks_per_node);
-  visit("block_tokens", t.block_tokens);
-  visit("batch", t.max_batch_tokens);
-  visit("sequences", t.max_sequences);
-  visit("eos_every", t.eos_every);
-  visit("local_prefill", t.local_prefill_tokens);
-  visit("placement", t.placement);
-  visit("frame_blocks", t.frame_blocks);
-  visit("in_flight", t.bytes_in_flight);
-  visit("step_us", t.step_us);
-  visit("control_us", t.control_us);
-  visit("kv_us", t.kv_us);
-  visit("kv_rate", t.kv_bytes_per_second);
-  visit("hop_us", t.hop_us);
-  visit("rendezvous", t.rendezvous);
-  visit("hold_frames", t.hold_frames);
-  visit("reuse_addresses", t.reuse_addresses);
-  visit("skew_us", t.clock_skew_us);
-  visit("drain_us", t.drain_us);
-  visit("row_us", t.row_us);
-  visit("itl_slo_us", t.itl_slo_us);
-  visit("disk_blocks", t.disk_blocks);
-  visit("host_blocks", t.host_blocks);
-  visit("lend_blocks", t.lend_blocks);
-  visit("unit_blocks", t.unit_blocks);
-  visit("plan_loans", t.plan_loans);
-  visit("lent_step_percent", t.lent_step_percent);
-  visit("window_slots", t.window_slots);
-  visit("window_tokens", t.window_tokens);
-  visit("disk_us", t.disk_us);
-  visit("disk_fails", t.disk_fails);
-}
-template <typename Visit>
-void VisitFields(SimRequest& r, Visit visit) {
-  visit("at_us", r.at_us);
-  visit("router", r.router);
-  visit("family", r.family);
-  visit("shared", r.shared_tokens);
-  visit("own", r.own_tokens);
-  visit("own_seed", r.own_seed);
-  visit("max_tokens", r.max_tokens);
-  visit("sampled", r.sampled);
-  visit("seed", r.seed);
-  visit("salt", r.salt);
-  visit("answers", r.answers);
-  visit("priority", r.priority);
-  visit("cancel_us", r.cancel_us);
-  visit("again_seed", r.again_seed);
-  visit("turn", r.turn_tokens);
-  visit("logprobs", r.logprobs);
-  visit("beams", r.beams);
-  visit("ttft_us", r.ttft_us);
-  visit("gap_us", r.gap_us);
-  visit("refuse_late", r.refuse_late);
-}
-template <typename Visit>
-void VisitFields(Fault& f, Visit visit) {
-  visit("at_us", f.at_us);
-  visit("target", f.target);
-  visit("other", f.other);
-  visit("lasts_us", f.lasts_us);
-  visit("amount", f.amount);
-}
-
-template <typename Record>
-std::string FieldsText(Record record) {
-  std::string text;
-  VisitFields(record, [&](absl::string_view name, int64_t value) {
-    absl::StrAppend(&text, " ", name, "=", value);
-  });
-  return text;
-}
-
-template <typename Record>
-absl::Status ParseFields(const std::map<std::string, std::string>& values, Record& record) {
-  absl::Status status;
-  VisitFields(record, [&](absl::string_view name, int64_t& value) {
-    const auto it = values.find(std::string(name));
-    if (!status.ok()) {
-      return;
-    } else if (it == values.end()) {
-      status = absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
-    } else if (!absl::SimpleAtoi(it->second, &value)) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat(name, "=", it->second, ", expected a whole number"));
-    }
-  });
-  return status;
-}
-
-// The window slots that one sequence needs.
-int64_t LeastSlots(const Topology& t) {
-  return (t.window_tokens - 1 + t.block_tokens - 1) / t.block_tokens + 2;
-}
 
 class Drawer {
  public:
@@ -188,7 +76,7 @@ class Drawer {
   void DrawWindow(Topology& t) {
     t.window_tokens = Between(1, 5 * t.block_tokens);
     // Room for a few sequences: the router learns of each that ended by heartbeat.
-    const int64_t least = 4 * LeastSlots(t);
+    const int64_t least = 4 * LeastWindowSlots(t);
     if (!OneIn(3) || least > t.blocks_per_node) return;
     t.window_slots = OneIn(2) ? least : Between(least, t.blocks_per_node);
   }
@@ -307,12 +195,6 @@ class Drawer {
   const std::unique_ptr<Random> random_;
 };
 
-}  // namespace
-
-absl::string_view FaultName(FaultKind kind) { return kFaultNames[static_cast<int>(kind)]; }
-
-namespace {
-
 // At any time; or soon after a request or another fault began, when more is in flight.
 int64_t DrawFaultTime(Drawer& draw, const Schedule& schedule, int64_t span_us) {
   const int64_t way = draw.Between(0, 2);
@@ -377,91 +259,13 @@ Schedule DrawSchedule(uint64_t seed) {
   return schedule;
 }
 
-std::string ToText(const Fault& fault) {
-  return absl::StrCat("fault kind=", FaultName(fault.kind), FieldsText(fault));
+int64_t LastsUs(const Fault& fault, const Topology& topology) {
+  if (fault.kind != FaultKind::kDrain) return fault.lasts_us;
+  return fault.lasts_us + std::max<int64_t>(600'000, topology.drain_us + 100'000);
 }
 
-std::string ToText(const Schedule& schedule) {
-  std::string text = absl::StrCat("schedule seed=", schedule.seed, "\ntopology",
-                                  FieldsText(schedule.topology), "\n");
-  for (const SimRequest& request : schedule.requests)
-    absl::StrAppend(&text, "request", FieldsText(request), "\n");
-  for (const Fault& fault : schedule.faults) absl::StrAppend(&text, ToText(fault), "\n");
-  return text;
-}
-
-namespace {
-
-absl::Status ParseLine(const std::vector<std::string>& words, Schedule& schedule) {
-  std::map<std::string, std::string> values;
-  for (size_t i = 1; i < words.size(); ++i) {
-    const std::pair<std::string, std::string> pair =
-        absl::StrSplit(words[i], absl::MaxSplits('=', 1));
-    values.insert(pair);
-  }
-  if (words[0] == "schedule") {
-    if (!absl::SimpleAtoi(values["seed"], &schedule.seed))
-      return absl::InvalidArgumentError("seed: expected a whole number");
-  } else if (words[0] == "topology") {
-    return ParseFields(values, schedule.topology);
-  } else if (words[0] == "request") {
-    RETURN_IF_ERROR(ParseFields(values, schedule.requests.emplace_back()));
-  } else if (words[0] == "fault") {
-    Fault& fault = schedule.faults.emplace_back();
-    const auto name = std::find(std::begin(kFaultNames), std::end(kFaultNames), values["kind"]);
-    if (name == std::end(kFaultNames))
-      return absl::InvalidArgumentError(absl::StrCat("kind=", values["kind"], " is not a fault"));
-    fault.kind = static_cast<FaultKind>(name - std::begin(kFaultNames));
-    RETURN_IF_ERROR(ParseFields(values, fault));
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", words[0], "\", expected schedule, topology, request or fault"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSchedule(const Schedule& s) {
-  const Topology& t = s.topology;
-  if (t.routers < 1 || t.decode_nodes < 1 || t.prefill_nodes < 0 || t.processes() > 64 ||
-      t.blocks_per_node < 2 || t.blocks_per_node > 1 << 20 || t.block_tokens < 1 ||
-      256 % t.block_tokens != 0 || t.max_batch_tokens < 1 || t.max_sequences < 1 ||
-      t.frame_blocks < 1 || t.kv_bytes_per_second < 1 || t.placement < 0 || t.disk_blocks < 0 ||
-      t.disk_blocks > 1 << 20 || t.host_blocks < 0 || t.host_blocks > 1 << 20 ||
-      t.lend_blocks < 0 || t.lend_blocks > t.blocks_per_node || t.window_slots < 0 ||
-      t.window_slots > t.blocks_per_node || t.window_tokens < 1 || t.window_tokens > 1 << 20 ||
-      (t.window_slots > 0 && t.window_slots < LeastSlots(t)) || t.unit_blocks < 1 ||
-      t.unit_blocks > 64 || t.plan_loans < 0 || t.plan_loans > 1 || t.lent_step_percent < 0 ||
-      t.lent_step_percent > 1000 || t.disk_us < 0 || t.disk_fails < 0 ||
-      t.placement >= static_cast<int64_t>(router::kPlacementPolicies.size()))
-    return absl::InvalidArgumentError("topology: a value is out of its range");
-  for (const SimRequest& r : s.requests)
-    if (r.own_tokens < 1 || r.shared_tokens < 0 || r.max_tokens < 1 || r.router < 0 ||
-        r.answers < 1 || r.answers > 64 || r.router >= t.routers || r.beams < 0 ||
-        r.beams > router::kBeamWidthMax || r.turn_tokens < 0 || r.ttft_us < 0 || r.gap_us < 0 ||
-        (r.turn_tokens > 0 && (r.beams > 0 || r.answers > 1)))
-      return absl::InvalidArgumentError("request: a value is out of its range");
-  for (const Fault& f : s.faults)
-    if (f.target < 0 || f.target >= t.processes() || f.other < 0 || f.other >= t.processes())
-      return absl::InvalidArgumentError(absl::StrCat("fault: the topology has ", t.processes(),
-                                                     " processes, target=", f.target,
-                                                     " other=", f.other));
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<Schedule> ParseSchedule(absl::string_view text) {
-  Schedule schedule;
-  int number = 0;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
-    if (words.empty() || words[0][0] == '#') continue;
-    if (const absl::Status status = ParseLine(words, schedule); !status.ok())
-      return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", status.message()));
-  }
-  RETURN_IF_ERROR(CheckSchedule(schedule));
-  return schedule;
+int64_t LeastWindowSlots(const Topology& t) {
+  return (t.window_tokens - 1 + t.block_tokens - 1) / t.block_tokens + 2;
 }
 
 }  // namespace tandem::sim

@@ -17,7 +17,8 @@ namespace tandem::sim {
 enum class FaultKind {
   kCrash,            // of `target`, as by kill -9; starts again after `lasts_us`
   kPause,            // of `target`, as by SIGSTOP and SIGCONT
-  kSlow,             // `target` takes `amount` times as long for everything
+  kSlow,             // `target` takes `amount` times as long: a node for its steps, a router for
+                     // messages and calls, both from tick to tick
   kPartition,        // nothing passes between `target` and `other`
   kOneWayPartition,  // nothing passes from `target` to `other`
   kSlowLink,         // KV from `target` to `other` at `amount` bytes a second
@@ -112,6 +113,12 @@ struct Schedule {
   std::vector<SimRequest> requests;  // by at_us
   std::vector<Fault> faults;         // by at_us
 };
+
+// How long the fault lasts. A node that drains has its drain timeout before `lasts_us`.
+int64_t LastsUs(const Fault& fault, const Topology& topology);
+
+// The window slots that one sequence needs.
+int64_t LeastWindowSlots(const Topology& topology);
 
 // Draws topology, kinds of fault, requests and faults from the seed.
 Schedule DrawSchedule(uint64_t seed);

@@ -396,26 +396,5 @@ TEST(Schedule, EqualSeedsRunTheSameEvents) {
   }
 }
 
-TEST(Schedule, IsReadBackAsItWasPrinted) {
-  for (uint64_t seed = 1; seed < 200; ++seed) {
-    const std::string text = ToText(DrawSchedule(seed));
-    const auto parsed = ParseSchedule(text);
-    ASSERT_OK(parsed);
-    EXPECT_EQ(ToText(*parsed), text);
-  }
-}
-
-TEST(Schedule, BadTextIsRefusedByLineAndField) {
-  const std::string text = ToText(DrawSchedule(1));
-  const auto refused = [](const std::string& bad) {
-    return std::string(ParseSchedule(bad).status().message());
-  };
-  EXPECT_THAT(refused("nonsense x=1"), ::testing::HasSubstr("line 1: \"nonsense\""));
-  EXPECT_THAT(refused(text + "fault kind=flood at_us=1"), ::testing::HasSubstr("kind=flood"));
-  EXPECT_THAT(refused(text + "request at_us=soon"), ::testing::HasSubstr("at_us=soon"));
-  EXPECT_THAT(refused(text + "fault kind=crash at_us=1 target=99 other=0 lasts_us=1 amount=0"),
-              ::testing::HasSubstr("target=99"));
-}
-
 }  // namespace
 }  // namespace tandem::sim
