@@ -50,8 +50,10 @@ void ControlStream::Tick() {
 }
 
 void ControlStream::Send(Channel& channel, Action&& deliver) {
-  channel.free_at =
-      std::max(channel.free_at, world_.now() + world_.RandomDelay(options_.delay_max));
+  // A slow router takes longer to read and to write. What a slow node takes longer for is its own.
+  absl::Duration delay = world_.RandomDelay(options_.delay_max);
+  if (router_.slowness() != 1) delay *= router_.slowness();
+  channel.free_at = std::max(channel.free_at, world_.now() + delay);
   channel.items.emplace_back(channel.free_at, std::move(deliver));
   if (!std::exchange(channel.scheduled, true))
     world_.After(channel.free_at - world_.now(), [this, &channel] { Drain(channel); });

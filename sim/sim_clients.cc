@@ -89,7 +89,7 @@ void SimClients::Ask(Client& client) {
   const uint64_t asked = ++client.asked;
   if (log_.timeline())
     log_.Note(-1, absl::StrCat(client.input.id.value(), " asks ", router.name()));
-  router.Post(absl::Microseconds(50), [this, &client, &router, asked] {
+  router.Post(router.CallDelay(), [this, &client, &router, asked] {
     if (client.settled || client.asked != asked) return;
     const absl::Status status = router.Submit(client.input);
     if (status.ok() || client.asked != asked) return;
@@ -117,7 +117,7 @@ void SimClients::Cancel(Client& client) {
   if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " disconnects"));
   SimRouter& router = *routers_[client.router];
   if (!client.asking) return AskForAnother(client);
-  router.Post(absl::Microseconds(50), [this, &router, &client] {
+  router.Post(router.CallDelay(), [this, &router, &client] {
     router.Finish(client.input.id);
     AskForAnother(client);
   });
@@ -164,7 +164,7 @@ void SimClients::Tick() {
     if (!client->asking || client->settled || world_.now() - client->last_news < kPatience)
       continue;
     SimRouter& router = *routers_[client->router];
-    router.Post(absl::Microseconds(50), [&router, id = client->input.id] { router.Finish(id); });
+    router.Post(router.CallDelay(), [&router, id = client->input.id] { router.Finish(id); });
     AskLater(*client, kRetryDelay, /*elsewhere=*/true);
   }
 }

@@ -25,7 +25,7 @@ void SimRouter::Tick() {
   if (options_.checked)
     CheckRouterBounds(name(), *core_, options_.requests_max, options_.sequences_max,
                       options_.core.index_blocks_max, log_);
-  Post(options_.tick_interval, [this] { Tick(); });
+  Post(options_.tick_interval * slowness(), [this] { Tick(); });
 }
 
 absl::Status SimRouter::Submit(router::RequestInput input) {

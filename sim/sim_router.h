@@ -36,6 +36,8 @@ class SimRouter final : public Process {
 
   // The stream outlives the router.
   void AddStream(ControlStream& stream) { all_streams_.push_back(&stream); }
+  // How long a call of a client is on its way.
+  absl::Duration CallDelay() const { return absl::Microseconds(50) * slowness(); }
 
   // REQUIRES: alive, for the next two.
   absl::Status Submit(router::RequestInput input);

@@ -279,7 +279,8 @@ void Simulation::CheckLedgers() {
                     .reachable = connection == stream.router_connection() && stream.Healthy(),
                     .running = node.RunningTime(),
                     .heartbeat = kHeartbeatInterval + kTickInterval * node.slowness_max() +
-                                 ControlStream::kHoldStep + absl::Microseconds(t.control_us)},
+                                 ControlStream::kHoldStep +
+                                 absl::Microseconds(t.control_us) * router.slowness_max()},
                    owed, known);
   }
 }
@@ -338,9 +339,7 @@ void Simulation::InjectProcessFault(const Fault& fault, Process& process) {
     default:
       break;
   }
-  // The drain's own time is added to the pause before the restart.
-  const int64_t until = fault.lasts_us + (fault.kind == FaultKind::kDrain ? 600'000 : 0);
-  After(until, [this, &fault, &process] {
+  After(LastsUs(fault, schedule_.topology), [this, &fault, &process] {
     if (fault.kind == FaultKind::kSlow) process.SetSlowness(1);
     if (fault.kind == FaultKind::kPause) process.Resume();
     SimNode* drained = NodeAt(fault.target);
@@ -414,9 +413,13 @@ SimReport Simulation::Run() {
   const absl::Time start = world_.now();
   int64_t last_us = 0;
   for (const SimRequest& request : schedule_.requests) last_us = std::max(last_us, request.at_us);
-  for (const Fault& fault : schedule_.faults)
-    last_us = std::max(
-        last_us, fault.at_us + fault.lasts_us + (fault.kind == FaultKind::kDrain ? 600'000 : 0));
+  for (const Fault& fault : schedule_.faults) {
+    // A slow process's next tick may be that late.
+    const int64_t tick_us = fault.kind == FaultKind::kSlow
+                                ? fault.amount * absl::ToInt64Microseconds(kTickInterval)
+                                : 0;
+    last_us = std::max(last_us, fault.at_us + LastsUs(fault, schedule_.topology) + tick_us);
+  }
   const absl::Time last = start + absl::Microseconds(last_us);
   world_.RunUntil(last);
   while (!clients_.AllSettled() && world_.now() < last + kProgressBound)

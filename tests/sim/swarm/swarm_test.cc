@@ -186,6 +186,45 @@ TEST(Schedule, ADrainMovesSequencesAndNothingIsComputedAgain) {
   EXPECT_GT(moved_tokens, moved * 10);
 }
 
+// A drain timeout beyond the one of most schedules: the only decode node has the time to end its
+// answer, and nothing is computed again.
+TEST(Schedule, ADrainLastsAsLongAsItsTimeout) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule;
+  schedule.topology.step_us = 20'000;
+  schedule.topology.row_us = 1;  // steps take exactly step_us
+  schedule.topology.drain_us = 6'000'000;
+  schedule.requests.push_back(
+      {.at_us = 50'000, .own_tokens = 45, .own_seed = 3, .max_tokens = 100});
+  const SimReport calm = RunSchedule(schedule);
+  schedule.faults = {{.at_us = 200'000, .kind = FaultKind::kDrain, .target = 2}};
+  const SimReport report = RunSchedule(schedule);
+  ExpectNoViolations(report);
+  EXPECT_EQ(report.clients.done, 1);
+  EXPECT_EQ(report.rows_computed, calm.rows_computed);
+}
+
+// A router, a prefill node and a decode node that are slow while a request runs: each of them
+// delays it.
+TEST(Schedule, ASlowProcessDelaysWhatItDoes) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule;
+  schedule.requests.push_back({.at_us = 50'000, .own_tokens = 45, .own_seed = 3, .max_tokens = 20});
+  const int64_t calm_us = RunSchedule(schedule).answered_us.at(0);
+  for (const int64_t target : {0, 1, 2}) {
+    schedule.faults = {{.at_us = 40'000,
+                        .kind = FaultKind::kSlow,
+                        .target = target,
+                        .lasts_us = 2'000'000,
+                        .amount = 50}};
+    const SimReport report = RunSchedule(schedule);
+    SCOPED_TRACE(absl::StrCat("target ", target));
+    ExpectNoViolations(report);
+    EXPECT_EQ(report.clients.done, 1);
+    EXPECT_GT(report.answered_us.at(0), calm_us + 5'000);
+  }
+}
+
 TEST(Schedule, ADrainingNodesPrefixBlocksGoToAPeer) {
   SetLogLevel(LogLevel::kError);
   Schedule schedule;
