@@ -35,9 +35,13 @@ absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedP
           absl::StrCat("no decode node accepted work within ", limit,
                        ": all that had joined this router are lost or draining"));
     case PlacementFailure::kNeverFits:
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the request needs ", prompt.tokens_total,
-          " tokens of KV, the largest decode node holds ", context.fleet.decode_capacity_tokens()));
+      // No mistake of the client's: such requests are refused on arrival, or once nodes have
+      // settled (RouterCore::CheckCapacity). A node that could hold this one drains, or left
+      // lately.
+      return absl::UnavailableError(absl::StrCat(
+          "the request needs ", prompt.tokens_total, " tokens of KV; for ", limit,
+          " the decode nodes that take work held ", context.fleet.order().decode_capacity_tokens(),
+          " at most: others are lost or draining"));
     case PlacementFailure::kPrefillBusy:
       return absl::ResourceExhaustedError(absl::StrCat(
           "within ", limit, " no prefill node was predicted to begin with ", prompt.tokens,

@@ -19,7 +19,7 @@ struct UnplacedPrompt {
 };
 
 // `failure`: of the last attempt; none counts as no room. kUnavailable when no decode node takes
-// work, kInvalidArgument when none could ever hold the request, otherwise kResourceExhausted.
+// work, or none of those that do could ever hold the request, otherwise kResourceExhausted.
 absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedPrompt& prompt,
                                  std::optional<PlacementFailure> failure);
 

@@ -1,6 +1,6 @@
 // Goal: requests that set no max_tokens use all decode nodes of about equal size, and go on when
 // the largest one drains or is lost. A node that has left for a moment costs no request that only
-// it can hold.
+// it can hold, and one that waits too long for such a node may be asked again.
 #include "tests/unit/router/core_harness.h"
 
 namespace tandem::router {
@@ -86,6 +86,29 @@ TEST_F(DecodeCapacityTest, ARequestWaitsForANodeThatHasJustLeft) {
                                                HasSubstr("the largest decode node holds 100")));
   EXPECT_THAT(h_.Submit("s", 200, 10),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("100")));
+}
+
+// The node that could hold the request drains until the request's wait is over, and is gone then:
+// the client may ask again.
+TEST_F(DecodeCapacityTest, ARequestThatOnlyADrainingNodeCouldHoldIsNotItsClientsMistake) {
+  Join(1, 25, "small");
+  Join(2, 90, "large");
+  const auto hear_both = [&](absl::Duration time) {
+    for (absl::Duration passed; passed < time; passed += absl::Milliseconds(500)) {
+      for (const uint64_t key : {1, 2}) h_.SayMessage(key, v1::NodeMessage());
+      h_.Advance(absl::Milliseconds(500));
+    }
+  };
+  hear_both(absl::Seconds(11));
+  h_.Say(2, {Drains()});
+  ASSERT_OK(h_.Submit("r", 200, 10));
+  hear_both(absl::Seconds(59));
+  EXPECT_EQ(h_.client("r").ends, 0);
+  hear_both(absl::Seconds(2));
+  EXPECT_THAT(h_.client("r").failure,
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("needs 210 tokens of KV; for 1m the decode nodes that take work "
+                                 "held 100 at most")));
 }
 
 }  // namespace
