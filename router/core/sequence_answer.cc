@@ -52,11 +52,13 @@ SequenceAnswer::Outcome SequenceAnswer::Take(int attempts, absl::Time now) {
     outcome.tokens = tokens_.TakeReady();
   }
   if (!ended()) return outcome;
+  // Of tokens that waited for scores the client has none.
+  const size_t given = AwaitsScores() ? 0 : tokens_.delivered().size();
   RequestDone& done = outcome.done.emplace();
   done.sequence_index = input_.sequence_index;
   done.reason = ending_;
-  done.usage = report_.Usage(static_cast<int32_t>(input_.prompt->size()),
-                             static_cast<int32_t>(tokens_.delivered().size()));
+  done.usage =
+      report_.Usage(static_cast<int32_t>(input_.prompt->size()), static_cast<int32_t>(given));
   done.route = report_.Route(attempts);
   done.route.set_mixed_numerics(context_.fleet.mixes_numerics());
   done.timing = steps_.Timing(now);

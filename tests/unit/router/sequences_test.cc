@@ -182,6 +182,21 @@ TEST_F(SequencesTest, WaitForThePromptsScores) {
   h_.ExpectEmpty();
 }
 
+// A client that leaves before the scores has no token, whatever its nodes computed.
+TEST_F(SequencesTest, ReportNoTokensThatWaitedForThePromptsScores) {
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.prompt_logprobs = 0;
+  ASSERT_OK(h_.Submit(std::move(input)));
+  leader_ = h_.NextRun(kD0).leg();
+  h_.Say(kD0, {Reserved(leader_)});
+  h_.Say(kD0, {Installed(leader_, 0), Generated(leader_, Indices(1, 4))});
+  h_.Finish("r", request::FinishReason::kAborted);
+  ASSERT_TRUE(h_.client("r").done.has_value());
+  EXPECT_EQ(h_.client("r").done->reason, request::FinishReason::kAborted);
+  EXPECT_TRUE(h_.client("r").tokens.empty());
+  EXPECT_EQ(h_.client("r").done->usage.output_tokens(), 0);
+}
+
 TEST_F(SequencesTest, WaitForAFirstTokenThatIsAlsoTheLast) {
   SubmitSequences(2, 1);
   InstallLeader();
