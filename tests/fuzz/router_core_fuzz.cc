@@ -2,9 +2,12 @@
 // and time crashes the router's core, lets a client see a token out of order, twice or after the
 // end, or leaves a request, a deadline or an index entry behind when all clients and nodes are
 // gone. Input: one byte a choice, in the order in which the choices come up.
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +19,14 @@
 namespace tandem::router {
 namespace {
 
-constexpr int kVocabulary = 1000;
+constexpr int kVocabulary = 1000, kBlockTokens = 4;
+constexpr uint64_t kNodes = 4;  // ids that nodes choose from
+
+// How often each kind of event was sent, by its field number, over all inputs.
+std::map<int, int64_t>& EventsSent() {
+  static auto* const sent = new std::map<int, int64_t>();
+  return *sent;
+}
 
 [[noreturn]] void Die(const char* what) {
   std::fprintf(stderr, "%s\n", what);
@@ -95,7 +105,7 @@ class Driver {
  private:
   void Join() {
     v1::Registration registration;
-    registration.set_node_id(absl::StrCat("n", random_.Below(4)));
+    registration.set_node_id(NodeName());
     registration.set_incarnation(odd_.Number(6));
     registration.set_role(static_cast<v1::NodeRole>(odd_.Int(3)));
     registration.set_model_name("toy");
@@ -103,13 +113,20 @@ class Driver {
     registration.set_numerics_id(random_.Below(8) == 0 ? "n2" : "n1");
     registration.set_context_tokens(400);
     registration.set_vocab_size(kVocabulary);
-    registration.set_block_tokens(random_.Below(16) == 0 ? odd_.Int(9) : 4);
+    registration.set_block_tokens(random_.Below(16) == 0 ? odd_.Int(9) : kBlockTokens);
     registration.set_num_blocks(random_.Below(8) == 0 ? static_cast<int64_t>(odd_.Number(3)) : 60);
     registration.set_max_sequences(random_.Below(8) == 0 ? odd_.Int(3) : 4);
     registration.set_transfer_address("address");
     registration.set_host("host");
     registration.set_block_names(random_.Below(16) == 0 ? "another" : kv::BlockKey().names());
     AddHashes(*registration.mutable_cached_blocks());
+    if (random_.Below(2) == 0) {
+      // Mostly a unit is a block.
+      registration.set_lending_address("lending");
+      registration.set_lend_blocks_max(static_cast<int64_t>(odd_.Number(40)));
+      registration.set_lending_unit_tokens(random_.Below(16) == 0 ? odd_.Int(9) : kBlockTokens);
+    }
+    registration.set_stored_blocks_max(static_cast<int64_t>(odd_.Number(3)));
     const uint64_t key = next_key_++;
     if (core_.NodeJoined(NodeKey(key), registration, now_).ok()) nodes_.insert(key);
   }
@@ -130,10 +147,31 @@ class Driver {
     input.stop.Edit().max_tokens = 1 + static_cast<int32_t>(random_.Below(12));
     input.eos_token_ids = {999};
     input.sequences = random_.Below(4) == 0 ? 1 + static_cast<int32_t>(random_.Below(3)) : 1;
+    AddWishes(input);
     const int32_t sequences = input.sequences;
     if (!core_.Submit(std::move(input), now_).ok()) return;
     submitted_.insert(id);
     open_[id] = std::vector<int>(static_cast<size_t>(sequences), 0);
+  }
+  // What some requests ask for, within the ranges that a front end lets through.
+  void AddWishes(RequestInput& input) {
+    if (random_.Below(4) == 0) input.priority = static_cast<int32_t>(random_.Below(5)) - 2;
+    if (random_.Below(4) == 0) input.cache_salt = "salt";
+    if (random_.Below(6) == 0) input.prompt_logprobs = static_cast<int32_t>(random_.Below(3));
+    if (random_.Below(8) == 0) input.answer_deadline = absl::Milliseconds(random_.Below(2000));
+    if (random_.Below(4) == 0) {
+      auto tier = std::make_shared<ServiceTier>();
+      tier->name = "goals";
+      tier->ttft_slo = absl::Milliseconds(random_.Below(500));
+      tier->gap_slo = absl::Milliseconds(random_.Below(20));
+      tier->priority = static_cast<int32_t>(random_.Below(3));
+      if (random_.Below(2) == 0) tier->late = LatePolicy::kRefuse;
+      input.tier = std::move(tier);
+    }
+    if (random_.Below(6) != 0) return;
+    input.beams = BeamParams{.width = 1 + static_cast<int32_t>(random_.Below(4)),
+                             .early_stopping = random_.Below(2) == 0};
+    input.sequences = std::min(input.sequences, input.beams->width);
   }
   void End() {
     const RequestId id(absl::StrCat("r", random_.Below(8)));
@@ -148,9 +186,27 @@ class Driver {
     const uint64_t key =
         *std::next(nodes_.begin(), static_cast<ptrdiff_t>(random_.Below(nodes_.size())));
     v1::NodeMessage message;
-    for (uint64_t i = random_.Below(4); i > 0; --i) AddEvent(key, *message.add_events());
-    if (random_.Below(4) == 0) message.mutable_load()->set_blocks_used(odd_.Int(60));
+    for (uint64_t i = random_.Below(4); i > 0; --i) {
+      v1::NodeEvent& event = *message.add_events();
+      AddEvent(key, event);
+      ++EventsSent()[event.event_case()];
+    }
+    if (random_.Below(4) == 0) AddLoad(message);
     core_.OnNodeMessage(NodeKey(key), message, now_);
+  }
+  void AddLoad(v1::NodeMessage& message) {
+    v1::NodeLoad& load = *message.mutable_load();
+    load.set_blocks_total(60);
+    load.set_blocks_used(odd_.Int(60));
+    load.set_blocks_free(odd_.Int(60));
+    load.set_blocks_lent(odd_.Int(20));
+    for (uint64_t i = random_.Below(3); i > 0; --i) {
+      v1::Debt& debt = *load.add_debts();
+      debt.set_creditor_node_id(NodeName());
+      debt.set_blocks(static_cast<int64_t>(odd_.Number(9)));
+      debt.set_loans(static_cast<int64_t>(odd_.Number(3)));
+    }
+    message.set_blocks_lendable(static_cast<int64_t>(odd_.Number(40)));
   }
   // Mostly about a leg that the node has received.
   v1::Leg Leg(uint64_t key) {
@@ -201,6 +257,69 @@ class Driver {
   void AddHashes(std::string& hashes) {
     for (uint64_t i = random_.Below(8); i > 0; --i) hashes += Hash();
   }
+  std::string NodeName() { return absl::StrCat("n", random_.Below(kNodes)); }
+  void AddScored(uint64_t key, v1::PromptScored& scored) {
+    *scored.mutable_leg() = Leg(key);
+    scored.set_first_index(odd_.Int(8));
+    for (uint64_t i = random_.Below(8); i > 0; --i) {
+      v1::GeneratedToken& token = *scored.add_tokens();
+      token.set_index(odd_.Int(60));
+      token.set_token_id(odd_.Int(kVocabulary));
+      token.set_logprob(static_cast<float>(odd_.Real()));
+    }
+  }
+  void AddWanted(v1::BlocksWanted& wanted) {
+    wanted.set_from_node_id(NodeName());
+    wanted.set_from_incarnation(odd_.Number(6));
+    wanted.set_lease_id(odd_.Number(6));
+    wanted.set_epoch(static_cast<uint32_t>(odd_.Number(3)));
+    AddHashes(*wanted.mutable_hashes());
+    wanted.set_fetch(random_.Below(2) == 0);
+    wanted.set_lent(random_.Below(4) == 0);
+    for (uint64_t i = random_.Below(kBlockTokens + 1); i > 0; --i) wanted.add_tokens_after(1);
+  }
+  // Mostly with as many hashes as its units have blocks.
+  void AddLoanWanted(v1::LoanWanted& wanted) {
+    wanted.set_loan(odd_.Number(8));
+    wanted.set_first_unit(odd_.Int(4));
+    wanted.set_units(odd_.Int(5));
+    for (int i = std::clamp(wanted.units(), 0, 4); i > 0; --i) *wanted.mutable_hashes() += Hash();
+    for (uint64_t i = random_.Below(3); i > 0; --i) wanted.add_avoid_node_ids(NodeName());
+    if (random_.Below(4) == 0) {
+      wanted.set_from_node_id(NodeName());
+      wanted.set_from_incarnation(odd_.Number(6));
+    }
+    if (random_.Below(2) == 0) wanted.set_arrived_us(static_cast<int64_t>(odd_.Number(9)));
+    if (random_.Below(4) == 0) wanted.set_prefer_node_id(NodeName());
+    wanted.set_lost(random_.Below(4) == 0);
+  }
+  // Mostly about the loan that the node was asked for last.
+  void AddLoanOffered(uint64_t key, v1::LoanOffered& offered) {
+    const auto asked = asked_to_lend_.find(key);
+    const bool known = asked != asked_to_lend_.end() && random_.Below(8) != 0;
+    offered.set_debtor_node_id(known ? asked->second.debtor_node_id() : NodeName());
+    offered.set_debtor_incarnation(known ? asked->second.debtor_incarnation() : odd_.Number(6));
+    offered.set_loan(known ? asked->second.loan() : odd_.Number(8));
+    if (random_.Below(3) == 0) offered.mutable_status()->set_code(odd_.Int(17));
+    offered.set_units(known && random_.Below(4) != 0 ? asked->second.units() : odd_.Int(5));
+    offered.set_held_blocks(odd_.Int(5));
+    offered.set_lease_id(odd_.Number(6));
+    offered.set_epoch(static_cast<uint32_t>(odd_.Number(3)));
+  }
+  void AddMemoryEvent(uint64_t key, v1::NodeEvent& event) {
+    switch (random_.Below(5)) {
+      case 0:
+        AddHashes(*event.mutable_blocks_offered()->mutable_hashes());
+        return event.mutable_blocks_offered()->set_deadline_s(odd_.Real());
+      case 1:
+        return AddWanted(*event.mutable_blocks_wanted());
+      case 2:
+      case 3:
+        return AddLoanWanted(*event.mutable_loan_wanted());
+      default:
+        return AddLoanOffered(key, *event.mutable_loan_offered());
+    }
+  }
   void AddEvent(uint64_t key, v1::NodeEvent& event);
   void Take();
 
@@ -211,13 +330,14 @@ class Driver {
   absl::Time now_ = absl::FromUnixSeconds(1000);
   uint64_t next_key_ = 0;
   std::set<uint64_t> nodes_;
-  std::map<uint64_t, std::vector<v1::Leg>> legs_;  // by node, as commanded
+  std::map<uint64_t, std::vector<v1::Leg>> legs_;     // by node, as commanded
+  std::map<uint64_t, v1::LendBlocks> asked_to_lend_;  // by node, the last one
   std::set<std::string> submitted_;
   std::map<std::string, std::vector<int>> open_;  // tokens seen, or -1 after the end, by sequence
 };
 
 void Driver::AddEvent(uint64_t key, v1::NodeEvent& event) {
-  switch (random_.Below(14)) {
+  switch (random_.Below(18)) {
     case 0:
     case 1:
       return AddReserved(key, *event.mutable_reserved());
@@ -262,9 +382,13 @@ void Driver::AddEvent(uint64_t key, v1::NodeEvent& event) {
       return AddHashes(*event.mutable_blocks_stored()->mutable_hashes());
     case 12:
       return AddHashes(*event.mutable_blocks_removed()->mutable_hashes());
-    default:
+    case 13:
       if (random_.Below(8) == 0) event.mutable_draining();
       return;
+    case 14:
+      return AddScored(key, *event.mutable_prompt_scored());
+    default:
+      return AddMemoryEvent(key, event);
   }
 }
 
@@ -274,6 +398,7 @@ void Driver::Take() {
     if (nodes_.count(key.value()) == 0) Die("a command to a node that is gone");
     if (command.has_start_decode()) legs_[key.value()].push_back(command.start_decode().leg());
     if (command.has_prefill()) legs_[key.value()].push_back(command.prefill().leg());
+    if (command.has_lend_blocks()) asked_to_lend_[key.value()] = command.lend_blocks();
   }
   for (const auto& [id, event] : actions.client_events) {
     const auto it = open_.find(id.value());
@@ -300,6 +425,7 @@ void Driver::Take() {
   for (const auto& disconnect : actions.disconnects) {
     nodes_.erase(disconnect.first.value());
     legs_.erase(disconnect.first.value());
+    asked_to_lend_.erase(disconnect.first.value());
   }
 }
 
@@ -313,4 +439,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!bytes.used_up()) driver.Live();
   driver.Wind();
   return 0;
+}
+
+// For standalone_main.cc: the kinds of event that no input has sent.
+extern "C" const char* FuzzTargetMissed() {
+  static auto* const missed = new std::string();
+  const auto& oneof = *tandem::v1::NodeEvent::descriptor()->oneof_decl(0);
+  for (int i = 0; i < oneof.field_count(); ++i)
+    if (tandem::router::EventsSent()[oneof.field(i)->number()] == 0)
+      absl::StrAppend(missed, missed->empty() ? "" : ", ", std::string(oneof.field(i)->name()));
+  return missed->c_str();
 }

@@ -2,6 +2,7 @@
 // seeded mutations of them. The same arguments give the same inputs. When an input kills the
 // process, it prints the input's file, mutation and seed. An input that takes more processor time
 // or memory than the options allow kills the process, too; the slowest one is named at the end.
+// A run of all inputs fails, too, if the target says that they left something out.
 // With --only, --save writes that input into a file.
 //   target_fuzz [--mutations=N] [--seconds=S] [--seed=X] [--only=MUTATION] [--save=FILE]
 //               [--input-cpu-seconds=S] [--memory-mib=M] FOLDER_OR_FILE...
@@ -25,6 +26,8 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// A target may have it: what all inputs together should have reached and did not; "" = nothing.
+extern "C" const char* FuzzTargetMissed() __attribute__((weak));
 
 namespace {
 
@@ -195,7 +198,10 @@ int RunAll(const Options& options, const std::vector<std::string>& files) {
               static_cast<unsigned long long>(options.mutations),
               static_cast<unsigned long long>(options.seed));
   std::printf("slowest, %.3f s of processor time: %s", slowest.seconds, slowest.input.c_str());
-  return 0;
+  const char* missed = options.only < 0 && FuzzTargetMissed != nullptr ? FuzzTargetMissed() : "";
+  if (*missed == '\0') return 0;
+  std::fprintf(stderr, "no input reached %s\n", missed);
+  return 1;
 }
 
 }  // namespace
