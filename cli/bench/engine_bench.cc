@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/bench/device_roofs.h"
+#include "cli/bench/weight_bytes.h"
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
 #include "common/engine/cpu/cpu_choices.h"
@@ -17,25 +17,16 @@ namespace {
 constexpr int kRepeatsMin = 3;
 // Rows of a step that fills a device's cache.
 constexpr int64_t kContextRows = 8192;
-// Bytes of one weight in a group of 32 with scale and offset.
-constexpr double kInt4WeightBytes = 20.0 / 32;
 
 // The operations and bytes of a shape, computed from the architecture.
 class CostModel {
  public:
-  CostModel(const model::ModelConfig& config, const EngineSpec& spec)
-      : config_(config),
+  CostModel(const model::Checkpoint& checkpoint, const EngineSpec& spec)
+      : config_(checkpoint.config()),
         kv_token_bytes_(static_cast<double>(spec.layout.layer_block_bytes) /
                         spec.layout.block_tokens),
-        int4_(absl::StrContains(spec.numerics_id, "int4")),
-        int8_(absl::StrContains(spec.numerics_id, "-wint8") ||
-              absl::StrContains(spec.numerics_id, "+int8") ||
-              absl::StrContains(spec.numerics_id, "-wstored-int8")),
-        output_weight_bytes_(int8_                                           ? 1
-                             : int4_                                         ? kInt4WeightBytes
-                             : absl::StrContains(spec.numerics_id, "-wbf16") ? 2
-                                                                             : 4),
-        layer_weight_bytes_(int4_ ? kInt4WeightBytes : output_weight_bytes_) {
+        weight_bytes_(WeightBytesOf(checkpoint, spec.numerics_id)) {
+    const model::ModelConfig& config = config_;
     const double q = 1.0 * config.num_heads * config.head_dim;
     const double kv = 1.0 * config.num_kv_heads * config.head_dim;
     layer_weights_ = config.hidden_size * (2 * q + 2 * kv + 3.0 * config.ffn_size);
@@ -67,12 +58,11 @@ class CostModel {
       kv_bytes = steps * Visible(shape.tokens / 2) * kv_token_bytes_;
     }
     const double layers = config_.num_layers;
-    const double weight_bytes = layer_weight_bytes_ * steps * layers * layer_weights_ +
-                                output_weight_bytes_ * output_weights_;
+    const double weight_bytes = steps * weight_bytes_.layers + weight_bytes_.output;
     const double product_flops = 2 * (tokens * layers * layer_weights_ + outputs * output_weights_);
     const double attention_flops = 4 * visible * config_.num_heads * config_.head_dim;
     const double flops = product_flops + attention_flops;
-    const double product_rate = int4_ || int8_ ? roofs.int8_flops : roofs.flops;
+    const double product_rate = weight_bytes_.int8_products ? roofs.int8_flops : roofs.flops;
     const double arithmetic_s =
         roofs.flops > 0 ? product_flops / product_rate + attention_flops / roofs.flops : 0;
     const double memory_s = (weight_bytes + kv_bytes) / roofs.bytes_per_second;
@@ -87,9 +77,7 @@ class CostModel {
  private:
   const model::ModelConfig& config_;
   const double kv_token_bytes_;
-  // The weights' types. Where both occur, layers have four bits and the output matrix eight.
-  const bool int4_, int8_;
-  const double output_weight_bytes_, layer_weight_bytes_;
+  const WeightBytes weight_bytes_;
   double layer_weights_ = 0, output_weights_ = 0;
 };
 
@@ -218,7 +206,7 @@ absl::StatusOr<BenchReport> BenchEngine(const model::Checkpoint& checkpoint,
   BenchReport report;
   report.numerics_id = spec.numerics_id;
   ASSIGN_OR_RETURN(report.roofs, MeasureRoofsOf(checkpoint, options));
-  const CostModel costs(checkpoint.config(), spec);
+  const CostModel costs(checkpoint, spec);
   for (const BenchShape& shape : options.shapes) {
     BenchResult& result = report.results.emplace_back();
     result.shape = shape;
