@@ -2,12 +2,12 @@
 // and end them; quotas count running sequences, and tokens computed for an answer whose client has
 // left; a client that sends wrong keys waits; keys that `tandem keys` adds and revokes take effect
 // without a restart.
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 
 #include "tests/integration/http/tenants_fixture.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -183,7 +183,8 @@ TEST_F(TenantsTest, KeysComeAndGoWithoutARestart) {
 
 // A stolen key is revoked. If the tenant's quota stood in its line, it must not go with it.
 TEST_F(TenantsTest, ARevokedKeyLeavesItsTenantsSettings) {
-  const std::string path = ::testing::TempDir() + "/keys-of-tenants";
+  const TestFolder folder("keys-of-tenants");
+  const std::string path = folder / "keys";
   const auto keys = [&path](std::vector<std::string> words) {
     words.insert(words.begin(), {"tandem", "keys"});
     words.push_back("--file=" + path);
@@ -207,7 +208,6 @@ TEST_F(TenantsTest, ARevokedKeyLeavesItsTenantsSettings) {
                         " scopes=admin requests_per_minute=6\n");
   keys({"revoke", "acme"});
   EXPECT_EQ(read(), "# keys\n\tbob " + d + " weight=2\n");
-  std::remove(path.c_str());
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -41,7 +42,8 @@ std::string FileOf(const std::string& path) {
 }
 
 nlohmann::json RunForJson(std::vector<std::string> flags) {
-  const std::string path = ::testing::TempDir() + "/bench_serve.json";
+  const TestFolder folder("bench-serve-json");
+  const std::string path = folder / "report.json";
   flags.insert(flags.begin(), {"tandem", "bench", "serve", "--json=" + path});
   const ProgramRun run = RunProgram(flags);
   EXPECT_EQ(run.exit_code, 0) << run.output;
@@ -68,7 +70,8 @@ TEST_F(BenchServe, CountsWhatTheClusterDid) {
 
 TEST_F(BenchServe, AResultThatCannotBeWrittenIsToldBeforeTheRun) {
   const int64_t before = Finished();
-  const std::string kept = ::testing::TempDir() + "/bench_serve_kept";
+  const TestFolder folder("bench-serve-kept");
+  const std::string kept = folder / "kept";
   std::ofstream(kept) << "kept";
   for (const std::string flag : {"--json=", "--csv=", "--html="}) {
     const ProgramRun run =
@@ -97,17 +100,17 @@ TEST_F(BenchServe, ChatsOfSeveralTurnsFindTheirBeginningsCached) {
 }
 
 TEST_F(BenchServe, OpenLoopsSharedPrefixesAndFilesOfResults) {
-  const std::string folder = ::testing::TempDir();
-  const nlohmann::json summary = RunForJson(
-      {http(), "--requests=80", "--rate=400", "--arrivals=bursty", "--prompt-tokens=256",
-       "--shared-prefix-tokens=192", "--prefixes=2", "--output-tokens=2..6", "--prompt-form=text",
-       "--csv=" + folder + "/load.csv", "--html=" + folder + "/load.html"});
+  const TestFolder folder("bench-serve-files");
+  const std::string csv = folder / "load.csv", html = folder / "load.html";
+  const nlohmann::json summary =
+      RunForJson({http(), "--requests=80", "--rate=400", "--arrivals=bursty", "--prompt-tokens=256",
+                  "--shared-prefix-tokens=192", "--prefixes=2", "--output-tokens=2..6",
+                  "--prompt-form=text", "--csv=" + csv, "--html=" + html});
   EXPECT_EQ(summary["answered"], 80);
   EXPECT_GT(summary["cached_tokens"], 0);
-  const std::vector<std::string> lines =
-      absl::StrSplit(FileOf(folder + "/load.csv"), '\n', absl::SkipEmpty());
+  const std::vector<std::string> lines = absl::StrSplit(FileOf(csv), '\n', absl::SkipEmpty());
   EXPECT_EQ(lines.size(), 81u);
-  EXPECT_THAT(FileOf(folder + "/load.html"), HasSubstr("</html>"));
+  EXPECT_THAT(FileOf(html), HasSubstr("</html>"));
 }
 
 // The router has "gold" and not "flex": it refuses neither, and both the router and the load count
@@ -182,7 +185,8 @@ TEST(BenchServeAlone, ASignalGivesTheResultSoFar) {
   ASSERT_OK_AND_ASSIGN(auto cluster,
                        TestCluster::Start({"--engine=hash", "--prefill=0", "--decode=1",
                                            "--hash-step-time=20ms", "--kv-blocks=4096"}));
-  const std::string path = ::testing::TempDir() + "/interrupted.json";
+  const TestFolder folder("bench-serve-interrupted");
+  const std::string path = folder / "report.json";
   ASSERT_OK_AND_ASSIGN(
       const auto bench,
       cli::ChildProcess::Start("bench", absl::StrCat(TANDEM_BINARY_DIR, "/bin/tandem"),

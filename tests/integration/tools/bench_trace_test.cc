@@ -12,6 +12,7 @@
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -24,8 +25,8 @@ std::string FileOf(const std::string& path) {
 }
 
 // Three conversations of four turns; each turn repeats the one before and adds a block.
-std::string WriteTrace() {
-  const std::string path = ::testing::TempDir() + "/bench_trace.jsonl";
+std::string WriteTrace(const TestFolder& folder) {
+  const std::string path = folder / "trace.jsonl";
   std::ofstream file(path);
   for (int turn = 0; turn < 4; ++turn) {
     for (int conversation = 0; conversation < 3; ++conversation) {
@@ -49,7 +50,8 @@ std::set<std::string> KeysOf(const nlohmann::json& object) {
 TEST(BenchTrace, CountsWhatTheClusterDidInTheSimulatorsForm) {
   ASSERT_OK_AND_ASSIGN(const auto cluster, TestCluster::Start({"--engine=hash", "--prefill=1",
                                                                "--decode=1", "--kv-blocks=4096"}));
-  const std::string trace = WriteTrace(), folder = ::testing::TempDir();
+  const TestFolder files("bench-trace");
+  const std::string trace = WriteTrace(files), folder = files.path();
   const ProgramRun run =
       RunProgram({"tandem", "bench", "trace", trace, "--target=grpc://" + cluster->address(),
                   "--shrink=8", "--speed=10", "--slo-ttft=60s", "--json=" + folder + "/real.json",
@@ -84,9 +86,10 @@ TEST(BenchTrace, RequestsNameTiersAndAreJudgedByTheirGoals) {
   ASSERT_OK_AND_ASSIGN(const auto cluster,
                        TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
                                            "--kv-blocks=4096", tiers}));
-  const std::string path = ::testing::TempDir() + "/tiers.json";
+  const TestFolder folder("bench-trace");
+  const std::string path = folder / "tiers.json";
   const ProgramRun run = RunProgram(
-      {"tandem", "bench", "trace", WriteTrace(), "--target=grpc://" + cluster->address(),
+      {"tandem", "bench", "trace", WriteTrace(folder), "--target=grpc://" + cluster->address(),
        "--shrink=8", "--speed=10", tiers, "--service-mix=soon:1,late:1", "--json=" + path});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   EXPECT_THAT(run.output, HasSubstr("in time 100.0 %"));
@@ -117,7 +120,8 @@ TEST(BenchTrace, WhatCannotBeSentIsTold) {
     EXPECT_EQ(run.exit_code, exit_code) << run.output;
     EXPECT_THAT(run.output, HasSubstr(text));
   };
-  const std::string trace = WriteTrace();
+  const TestFolder folder("bench-trace");
+  const std::string trace = WriteTrace(folder);
   fails({}, 2, "expected FILE");
   fails({trace, "--target=http://127.0.0.1:1"}, 2, "grpc://HOST:PORT");
   fails({trace, "--target=grpc://127.0.0.1:1"}, 1, "127.0.0.1:1");

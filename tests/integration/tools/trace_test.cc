@@ -12,6 +12,7 @@
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -76,7 +77,8 @@ TEST_F(Trace, ClientsThatAskGetGapsOverHttp) {
 
 TEST_F(Trace, TheCommandShowsAndDrawsAFinishedRequest) {
   ASSERT_OK(cluster_->Generate(Request("my-request", 12)).status);
-  const std::string svg = ::testing::TempDir() + "/trace.svg";
+  const TestFolder folder("trace");
+  const std::string svg = folder / "trace.svg";
   const ProgramRun run = Ask("my-request", "--svg=" + svg);
   ASSERT_EQ(run.exit_code, 0) << run.output;
   EXPECT_THAT(run.output, AllOf(HasSubstr("request my-request"), HasSubstr("prefill-0 to decode-0"),

@@ -11,6 +11,7 @@
 
 #include "cli/sim_trace/model_cost.h"
 #include "cli/sim_trace/trace_report.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::cli {
 namespace {
@@ -126,8 +127,8 @@ TEST(ModelCost, TermsAreReadByName) {
   }
 }
 
-NamedFile NoiseFile(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "/step_noise.json";
+NamedFile NoiseFile(const ::tandem::testing::TestFolder& folder, const std::string& text) {
+  const std::string path = folder / "step_noise.json";
   std::ofstream(path) << text;
   return {"step-noise", path};
 }
@@ -136,12 +137,14 @@ TEST(NoiseFile, AReportsNoiseIsReadAgain) {
   TraceReport report = Example();
   EXPECT_EQ(nlohmann::json::parse(FormatTraceJson(report))["gap_noise"].size(), 0);
   report.result.gap_noise = {{0, 0.5}, {50, 1}, {100, 1.5}};
-  const auto noise = ReadStepNoise(NoiseFile(FormatTraceJson(report)));
+  const ::tandem::testing::TestFolder folder("step-noise");
+  const auto noise = ReadStepNoise(NoiseFile(folder, FormatTraceJson(report)));
   ASSERT_TRUE(noise.ok()) << noise.status();
   EXPECT_FALSE(noise->none());
 }
 
 TEST(NoiseFile, OtherFilesAreRefused) {
+  const ::tandem::testing::TestFolder folder("step-noise");
   const std::pair<std::string, const char*> bad[] = {
       {"{", "body"},
       {"{}", "gap_noise: expected pairs"},
@@ -150,7 +153,7 @@ TEST(NoiseFile, OtherFilesAreRefused) {
       {R"({"gap_noise": [[0, 1], [100, "2"]]})", "gap_noise[1]"},
       {R"({"gap_noise": [[0, 1], [100, -2]]})", "quantile of 100 % has factor -2"}};
   for (const auto& [text, why] : bad) {
-    const auto refused = ReadStepNoise(NoiseFile(text));
+    const auto refused = ReadStepNoise(NoiseFile(folder, text));
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why)) << text;
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--step-noise=")) << text;
