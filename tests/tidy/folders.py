@@ -49,7 +49,7 @@ ROOMS = {
     "common/engine": [".", "cpu device hash"],
     "router": ["fleet", "placement", "core", "front_end", "front_end/grpc front_end/http", "process", "."],
     "sim": ["world", "checkers", ".", "trace"],
-    "cli": ["files", "command_line flags client report bench terminal certs", "chat batch cluster bench_serve pull sim_trace status", "top cluster_load", "chaos bench_modes bench_lending bench_trace bench_chats", "commands", "."],
+    "cli": ["files", "command_line flags client report terminal certs", "bench chat batch cluster bench_serve pull sim_trace status", "top cluster_load", "chaos bench_modes bench_lending bench_trace bench_chats", "commands", "."],
 }
 # The generated headers of proto/.
 GENERATED = "tandem/v1"
