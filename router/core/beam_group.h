@@ -40,6 +40,7 @@ class BeamGroup {
   // All sequences of the step have ended. True when the search is over, false when another step
   // follows. `capacity_tokens`: as LoadOrder::UsualCapacityTokens says, 0 if it is not known.
   bool Advance(int64_t capacity_tokens);
+  int32_t width() const { return base_.beams->width; }
   int64_t prompt_tokens() const { return static_cast<int64_t>(base_.prompt->size()); }
   // Tokens and end of each answer, best first. REQUIRES: Advance returned true.
   std::vector<ClientEvent> Answers(absl::Time now) const;

@@ -28,6 +28,7 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   queue_.Join(group.share().tenant, group.share().weight);
   if (input.beams.has_value()) {
     group.set_beams(std::make_unique<BeamGroup>(std::move(input), now));
+    beams_away_ += group.beams()->width();
     AddBeams(group, now);
   } else {
     AddSequences(group, std::move(input), now);
@@ -203,8 +204,10 @@ void RequestTable::AddSequences(SequenceGroup& group, RequestInput input, absl::
 
 void RequestTable::AddBeams(SequenceGroup& group, absl::Time now) {
   group.ClearIndices();
-  for (RequestInput& input : group.beams()->StepInputs(now))
+  for (RequestInput& input : group.beams()->StepInputs(now)) {
     AddSequence(group, std::move(input), now);
+    --beams_away_;
+  }
 }
 
 void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
@@ -410,6 +413,7 @@ void RequestTable::FailGroup(SequenceGroup& group, const absl::Status& why) {
 
 void RequestTable::DropGroup(SequenceGroup& group) {
   while (!group.live().empty()) Remove(group.leader());
+  if (group.beams() != nullptr) beams_away_ -= group.beams()->width();
   held_bytes_ -= group.held_bytes();
   queue_.Leave(group.share().tenant);
   groups_.erase(RequestId(group.id()).value());
@@ -419,6 +423,7 @@ void RequestTable::Remove(Serial serial) {
   const auto it = sequences_.find(serial);
   CountBlocks(serial, *it->second, /*placed=*/false);
   SequenceGroup& group = *it->second->group;
+  if (group.beams() != nullptr) ++beams_away_;
   CountPlaced(*it->second, false);
   const RequestInput& input = it->second->machine->input();
   queue_.Erase(group.share().tenant, PlaceOf(serial));

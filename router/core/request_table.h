@@ -82,7 +82,8 @@ class RequestTable {
   RequestCounts counts() const {
     return {groups_running_, static_cast<int64_t>(groups_.size()) - groups_running_};
   }
-  int64_t sequences() const { return static_cast<int64_t>(sequences_.size()); }
+  // Those that beam searches may still come to run at a time included.
+  int64_t sequences() const { return static_cast<int64_t>(sequences_.size()) + beams_away_; }
   // What the running requests may come to hold: RequestInput::HeldBytesMax of all.
   int64_t held_bytes() const { return held_bytes_; }
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
@@ -177,6 +178,7 @@ class RequestTable {
   absl::flat_hash_map<std::string, std::unique_ptr<SequenceGroup>> groups_;  // by request id
   int64_t groups_running_ = 0;                                               // see RequestCounts
   int64_t held_bytes_ = 0;
+  int64_t beams_away_ = 0;  // by how much beam searches run fewer sequences than they are wide
   TenantBlocks tenant_blocks_;
   AdmissionQueue queue_;
   QueueDrain drain_;

@@ -82,6 +82,8 @@ class Driver {
         break;
     }
     Take();
+    // Each sequence has a deadline.
+    if (core_.deadlines() > Options().requests_max) Die("more sequences than the router may run");
   }
 
   // All clients and nodes leave.

@@ -90,6 +90,27 @@ TEST_F(AdmissionTest, CountsWhatABeamSearchHolds) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would exceed its limit")));
 }
 
+// A search has one sequence at first, and as many as it is wide after its first step.
+TEST_F(AdmissionTest, CountsABeamSearchByItsWidth) {
+  RouterOptions options;
+  options.requests_max = 5;
+  CoreHarness h(options);
+  h.JoinDecode(1, "d0");
+  RequestInput search = CoreHarness::Input("search", 50, 6);
+  search.beams = BeamParams{.width = 4};
+  const auto refused = StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("runs 5 sequences; 1 more would exceed"));
+  // Both ended, they count no more.
+  for (const std::string round : {"a", "b"}) {
+    search.id = RequestId(round + "-search");
+    ASSERT_OK(h.Submit(RequestInput(search)));
+    ASSERT_OK(h.Submit(CoreHarness::Input(round + "-one", 50, 6)));
+    EXPECT_THAT(h.Submit(CoreHarness::Input(round + "-two", 50, 6)), refused);
+    h.Finish(round + "-search", request::FinishReason::kAborted);
+    h.Finish(round + "-one", request::FinishReason::kAborted);
+  }
+}
+
 // Lists that a client chooses: a bad word of 64 tokens has 256 bytes, a stop string at most 1,024.
 TEST_F(AdmissionTest, CountsTheListsOfParameters) {
   RequestInput input = CoreHarness::Input("a", 50, 6);
