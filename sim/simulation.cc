@@ -41,6 +41,8 @@ router::RouterOptions CoreOptions(const Topology& topology) {
   options.local_prefill_tokens_max = static_cast<int32_t>(topology.local_prefill_tokens);
   options.placement = router::kPlacementPolicies.at(topology.placement).second;
   options.plan_loans = topology.plan_loans != 0;
+  if (topology.index_blocks > 0) options.index_blocks_max = topology.index_blocks;
+  if (topology.router_sequences > 0) options.requests_max = topology.router_sequences;
   options.heartbeat_interval = kHeartbeatInterval;
   options.node_lost_after = absl::Milliseconds(400);
   options.lease_time = kLeaseTime;
@@ -176,6 +178,7 @@ void Simulation::AddProcesses() {
   router.requests_max = static_cast<int64_t>(schedule_.requests.size());
   for (const SimRequest& request : schedule_.requests)
     router.sequences_max += std::max(request.answers, request.beams);
+  router.sequences_max = std::min(router.sequences_max, router.core.requests_max);
   int id = 0;
   std::vector<SimRouter*> routers;
   for (int i = 0; i < t.routers; ++i) {
@@ -405,7 +408,7 @@ void Simulation::CheckQuiet() {
     if (!router->alive()) continue;
     CheckRouterQuiet(router->name(), router->core(), router->Now(), log_);
     if (router->core().fleet().size() == static_cast<int64_t>(all.size()))
-      CheckIndex(router->name(), router->core(), all, log_);
+      CheckIndex(router->name(), router->core(), all, schedule_.topology.index_blocks > 0, log_);
   }
 }
 

@@ -32,6 +32,8 @@ enum class Mutation {
   kDebtsUnheard,         // a router keeps no record of what its nodes owe each other
   kLoanUsedUnverified,   // a debtor gives blocks back before its creditor has verified them
   kVerifiedOvercounted,  // a receiver tells the next sender of blocks that it does not hold
+  kIndexUnbounded,       // a router's prefix index grows beyond its bound
+  kRequestsUnbounded,    // a router takes on more sequences than it may run
 };
 
 #ifdef TANDEM_MUTATIONS

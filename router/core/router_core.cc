@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutation.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/cost_convert.h"
 #include "common/rpc/retry_after.h"
@@ -77,7 +78,7 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
 absl::Status RouterCore::CheckRoom(const RequestInput& input, absl::Time now) {
   const int64_t sequences = table_.sequences();
   const int64_t too_many = sequences + input.sequences_at_once() - options_.requests_max;
-  if (too_many > 0)
+  if (too_many > 0 && !TANDEM_MUTATED(kRequestsUnbounded))
     return rpc::WithRetryAfter(
         absl::ResourceExhaustedError(
             absl::StrCat("this router runs ", sequences, " sequences; ", input.sequences_at_once(),

@@ -5,6 +5,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/numeric/bits.h"
 #include "common/base/check.h"
+#include "common/base/mutation.h"
 
 namespace tandem::router {
 namespace {
@@ -209,7 +210,7 @@ void PrefixIndex::Remove(NodeSlot slot, absl::Span<const kv::BlockHash> hashes) 
 }
 
 bool PrefixIndex::StoreOne(NodeSlot slot, uint64_t tag, Tier tier) {
-  if (taken() >= options_.entries_max) MakeRoom();
+  if (taken() >= options_.entries_max && !TANDEM_MUTATED(kIndexUnbounded)) MakeRoom();
   const auto tier_bits = static_cast<uint8_t>(tier);
   bool here = false;
   std::optional<uint32_t> row;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "common/kv/block_hash.h"
 
@@ -71,15 +72,18 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, a
 }
 
 void CheckIndex(const std::string& name, const router::RouterCore& core,
-                const std::map<std::string, const node::NodeResources*>& nodes, RunLog& log) {
-  int64_t held = 0, elsewhere = 0;
+                const std::map<std::string, const node::NodeResources*>& nodes, bool forgets,
+                RunLog& log) {
+  int64_t held = 0, elsewhere = 0, unknown = 0;
   for (const router::Node* joined : core.fleet().nodes()) {
     const node::NodeResources& node = *nodes.at(joined->id.value());
     const auto count = [&](const std::vector<kv::BlockHash>& hashes, router::Tier tier) {
       held += std::ssize(hashes);
-      elsewhere += std::count_if(hashes.begin(), hashes.end(), [&](const kv::BlockHash& hash) {
-        return core.index().TierOn(joined->slot, hash) != tier;
-      });
+      for (const kv::BlockHash& hash : hashes) {
+        const std::optional<router::Tier> said = core.index().TierOn(joined->slot, hash);
+        unknown += said.has_value() ? 0 : 1;
+        elsewhere += said.value_or(tier) != tier ? 1 : 0;
+      }
     };
     count(node.CachedBlocks(), router::Tier::kDevice);
     for (const v1::NodeEvent& event : node.StoredOnlyEvents()) {
@@ -88,9 +92,11 @@ void CheckIndex(const std::string& name, const router::RouterCore& core,
             stored.in_host_memory() ? router::Tier::kHost : router::Tier::kDisk);
     }
   }
-  if (held != core.index().entries())
+  const int64_t known = held - unknown;
+  if (known != core.index().entries() || (unknown > 0 && !forgets))
     log.Violate("index", absl::StrCat(name, ": the prefix index has ", core.index().entries(),
-                                      " entries, its nodes hold ", held, " blocks"));
+                                      " entries, its nodes hold ", held, " blocks, ", known,
+                                      " of them in the index"));
   if (elsewhere > 0)
     log.Violate("index", absl::StrCat(name, ": ", elsewhere, " of ", held,
                                       " blocks lie in another tier than the prefix index says"));

@@ -20,9 +20,11 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
 void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, absl::Time now,
                       RunLog& log);
 
-// Checks that the router's index holds exactly the blocks that its nodes hold, each in its tier.
-// REQUIRES: `nodes` are all nodes that joined it, and nothing is in flight.
+// Checks that the router's index holds exactly the blocks that its nodes hold, each in its tier;
+// if it `forgets`, because of its bound, some of them and no others. REQUIRES: `nodes` are all
+// nodes that joined it, and nothing is in flight.
 void CheckIndex(const std::string& name, const router::RouterCore& core,
-                const std::map<std::string, const node::NodeResources*>& nodes, RunLog& log);
+                const std::map<std::string, const node::NodeResources*>& nodes, bool forgets,
+                RunLog& log);
 
 }  // namespace tandem::sim

@@ -81,6 +81,14 @@ class Drawer {
     t.window_slots = OneIn(2) ? least : Between(least, t.blocks_per_node);
   }
 
+  // Whether routers reach their bounds: a prefix index that cannot name all blocks, and fewer
+  // sequences than the clients ask for, but enough for any one request.
+  void DrawBounds(Topology& t) {
+    const int64_t blocks = t.blocks_per_node * (t.prefill_nodes + t.decode_nodes);
+    t.index_blocks = OneIn(4) ? Between(4, blocks / 2) : 0;
+    t.router_sequences = OneIn(6) ? Between(6, 12) : 0;
+  }
+
   // Makes an answer so long that its sequence fits into no node, but into a node and what another
   // one lends.
   void Lengthen(const Topology& t, SimRequest& r) {
@@ -217,6 +225,7 @@ Schedule DrawSchedule(uint64_t seed) {
   Drawer(seed ^ 0x686f7374).DrawHostTier(schedule.topology);    // "host"
   Drawer(seed ^ 0x6c656e64).DrawLending(schedule.topology);     // "lend"
   Drawer(seed ^ 0x77696e646f77).DrawWindow(schedule.topology);  // "window"
+  Drawer(seed ^ 0x626f756e6473).DrawBounds(schedule.topology);  // "bounds"
   const Topology& t = schedule.topology;
 
   const int64_t span_us = draw.Between(10'000, 300'000);

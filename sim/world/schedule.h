@@ -104,6 +104,9 @@ struct Topology {
   // Not 0: a third layer looks back window_tokens tokens, and has memory for so many blocks.
   int64_t window_slots = 0;
   int64_t window_tokens = 1;
+  // Bounds of each router: entries of its prefix index, and sequences; 0 = as RouterOptions.
+  int64_t index_blocks = 0;
+  int64_t router_sequences = 0;
   int64_t processes() const { return routers + prefill_nodes + decode_nodes; }
 };
 

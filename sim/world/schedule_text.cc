@@ -66,6 +66,8 @@ void VisitFields(Topology& t, Visit visit) {
   visit("lent_step_percent", t.lent_step_percent, 0, 1000);
   visit("window_slots", t.window_slots, 0, kBlocksMax);
   visit("window_tokens", t.window_tokens, 1, 1 << 20);
+  visit("index_blocks", t.index_blocks, 0, kBlocksMax);
+  visit("router_sequences", t.router_sequences, 0, 1 << 20);
   visit("disk_us", t.disk_us, 0, kStepMaxUs);
   visit("disk_fails", t.disk_fails, 0, 1 << 20);
 }

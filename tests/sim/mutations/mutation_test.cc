@@ -110,7 +110,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kVerifiedOvercounted, "VerifiedOvercounted"},
                       Planted{Mutation::kAdoptedUnseen, "AdoptedUnseen"},
                       Planted{Mutation::kLegFoundByName, "LegFoundByName"},
-                      Planted{Mutation::kMovedTokenRepeated, "MovedTokenRepeated"}),
+                      Planted{Mutation::kMovedTokenRepeated, "MovedTokenRepeated"},
+                      Planted{Mutation::kIndexUnbounded, "IndexUnbounded"},
+                      Planted{Mutation::kRequestsUnbounded, "RequestsUnbounded"}),
     [](const auto& planted) { return std::string(planted.param.name); });
 
 TEST(Mutations, NoneIsMissedWithoutAny) {
