@@ -163,13 +163,15 @@ absl::StatusOr<std::string> ModelAssets::RenderChat(model::ChatTemplate::RenderI
   const model::ChatTemplate* used = (with_tools ? tool_chat_template : chat_template).get();
   const absl::Status& fault = with_tools ? tool_chat_template_fault : chat_template_fault;
   if (used == nullptr && fault.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chat: model ", identity.name, " brings no chat template; send text or tokens instead"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chat: model ", identity.served_name(),
+                     " brings no chat template; send text or tokens instead"));
   }
   if (used == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chat: the chat template of model ", identity.name, " cannot be used: ", fault.message(),
-        "; send text or tokens, or give the router another one (--chat-template)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chat: the chat template of model ", identity.served_name(),
+                     " cannot be used: ", fault.message(),
+                     "; send text or tokens, or give the router another one (--chat-template)"));
   }
   const auto text_of = [this](std::optional<TokenId> id) {
     return id.has_value() ? tokenizer->TokenBytes(*id) : std::string();

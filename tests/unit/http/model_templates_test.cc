@@ -105,6 +105,18 @@ TEST_F(Templates, OneThatCannotBeUsedRefusesChatsAlone) {
   EXPECT_THAT(PromptOf(*with_tools, kTools), StatusIs(kInvalid, HasSubstr("line 2")));
 }
 
+// By the name that clients know, whatever the checkpoint calls itself; folders often do not.
+TEST_F(Templates, ErrorsNameTheModel) {
+  const auto without = ModelAssets::ForHashEngine().value();
+  without->chat_template = nullptr;
+  ASSERT_OK_AND_ASSIGN(const auto unusable, ModelAssets::Load(Model(kUnusable)));
+  for (ModelAssets* assets : {without.get(), unusable.get()}) {
+    assets->identity.name = "A Title";
+    assets->identity.served_names = {"served"};
+    EXPECT_THAT(PromptOf(*assets), StatusIs(kInvalid, HasSubstr("model served ")));
+  }
+}
+
 // A router without nodes. What /tokenize makes of a chat is the prompt.
 class RouterOf {
  public:
