@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/model/json_reading.h"
 #include "common/model/tokenizer/byte_level.h"
@@ -240,6 +241,7 @@ class JsonLoader {
       return absl::UnimplementedError(
           absl::StrCat("tokenizer.json: post_processor \"", type, "\" is not supported"));
     }
+    has_template_ = true;
     const Json* single = FindField(node, "single");
     const Json* special_tokens = FindField(node, "special_tokens");
     if (single == nullptr || !single->is_array()) {
@@ -293,11 +295,55 @@ class JsonLoader {
     find("eos_token", &data_->eos_token_id);
     find("unk_token", &data_->unknown_token_id);
     find("pad_token", &data_->padding_token_id);
+    return AddConfiguredTokens(config);
+  }
+
+  // The tokenizer classes of Llama and Gemma put BOS and EOS around a text as the configuration
+  // says, whatever the template of tokenizer.json has. transformers 4 does so, as does llama.cpp
+  // when it converts a model; transformers 5 reads the template alone. Without flags the template
+  // stays, and without either, BOS goes first.
+  absl::Status AddConfiguredTokens(const Json& config) {
+    const Json* name = FindField(config, "tokenizer_class");
+    if (name == nullptr || !name->is_string()) return absl::OkStatus();
+    absl::string_view family = name->get_ref<const std::string&>();
+    absl::ConsumeSuffix(&family, "Fast");
+    const bool gemma = family == "GemmaTokenizer";
+    if (!gemma && family != "LlamaTokenizer" && family != "CodeLlamaTokenizer") {
+      return absl::OkStatus();
+    }
+    const bool has_flags = FindField(config, "add_bos_token") != nullptr ||
+                           FindField(config, "add_eos_token") != nullptr;
+    if (has_template_ && !has_flags) return absl::OkStatus();
+    ASSIGN_OR_RETURN(data_->prefix_ids,
+                     ConfiguredToken(config, "bos", /*otherwise=*/true, gemma ? "<bos>" : "<s>"));
+    ASSIGN_OR_RETURN(data_->suffix_ids,
+                     ConfiguredToken(config, "eos", /*otherwise=*/false, gemma ? "<eos>" : "</s>"));
     return absl::OkStatus();
+  }
+
+  // The token of `role` if the configuration's flag for it is true, or is absent and `otherwise`
+  // true; else none. `usual`: the token where the configuration names none.
+  absl::StatusOr<std::vector<TokenId>> ConfiguredToken(const Json& config, absl::string_view role,
+                                                       bool otherwise, absl::string_view usual) {
+    const std::string flag = absl::StrCat("add_", role, "_token");
+    const std::string key = absl::StrCat(role, "_token");
+    const Json* given = FindField(config, flag);
+    if (given != nullptr && !given->is_boolean()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tokenizer_config.json: ", flag, ": expected true or false"));
+    }
+    if (!(given != nullptr ? given->get<bool>() : otherwise)) return std::vector<TokenId>();
+    std::optional<TokenId> id = role == "bos" ? data_->bos_token_id : data_->eos_token_id;
+    if (!config.contains(key)) id = data_->FindToken(usual);
+    if (id.has_value()) return std::vector<TokenId>{*id};
+    if (given == nullptr) return std::vector<TokenId>();
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer_config.json: ", flag, " is true, so ",
+                                                   key, " must be a token of the vocabulary"));
   }
 
   const Json& root_;
   std::unique_ptr<TokenizerData> data_;
+  bool has_template_ = false;  // tokenizer.json says what goes around a text
 };
 
 }  // namespace

@@ -156,6 +156,58 @@ TEST(Tokenizer, AddsBosAndEosOnlyWhenAsked) {
   EXPECT_THAT(tokenizer->Encode(""), ::testing::ElementsAre(1, 2));
 }
 
+// What goes around a text by tokenizer_config.json. "llama2" has a template for both, "gpt2" none.
+TEST(Tokenizer, TheConfigurationSaysWhatGoesAroundAText) {
+  using Ids = std::vector<TokenId>;
+  const auto around = [](absl::string_view name, const std::string& config) {
+    TokenizerSource source = TinySource(name);
+    source.tokenizer_config_json = config;
+    const auto tokenizer = Tokenizer::Create(source);
+    EXPECT_OK(tokenizer) << config;
+    if (!tokenizer.ok()) return std::pair<Ids, Ids>();
+    const auto prefix = (*tokenizer)->prefix_ids(), suffix = (*tokenizer)->suffix_ids();
+    return std::pair(Ids(prefix.begin(), prefix.end()), Ids(suffix.begin(), suffix.end()));
+  };
+  const auto expect = [](Ids prefix, Ids suffix) { return std::pair(prefix, suffix); };
+  const std::string tokens = R"(,"bos_token":"<s>","eos_token":{"content":"</s>"}})";
+  for (const char* of :
+       {"LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "CodeLlamaTokenizerFast"}) {
+    const std::string head = absl::StrCat(R"({"tokenizer_class":")", of, "\"");
+    EXPECT_EQ(around("llama2", head + R"(,"add_bos_token":false)" + tokens), expect({}, {}));
+    EXPECT_EQ(around("llama2", head + R"(,"add_bos_token":true)" + tokens), expect({1}, {}));
+    EXPECT_EQ(around("llama2", head + R"(,"add_eos_token":true)" + tokens), expect({1}, {2}));
+    EXPECT_EQ(around("llama2", head + tokens), expect({1}, {2})) << "the template's";
+    const std::string ends = R"(,"bos_token":"<|im_start|>","eos_token":"<|im_end|>"})";
+    EXPECT_EQ(around("gpt2", head + R"(,"add_bos_token":true)" + ends), expect({1}, {}));
+    EXPECT_EQ(around("gpt2", head + R"(,"add_bos_token":false)" + ends), expect({}, {}));
+    EXPECT_EQ(around("gpt2", head + ends), expect({1}, {}));
+    EXPECT_EQ(around("gpt2", head + R"(,"bos_token":null})"), expect({}, {}));
+  }
+  // The usual token where none is named.
+  EXPECT_EQ(around("llama2", R"({"tokenizer_class":"LlamaTokenizer","add_eos_token":false})"),
+            expect({1}, {}));
+  // Other classes take the template.
+  for (const char* of : {"PreTrainedTokenizerFast", "GPT2Tokenizer", "Qwen2Tokenizer"}) {
+    const std::string head =
+        absl::StrCat(R"({"add_bos_token":false,"tokenizer_class":")", of, "\"");
+    EXPECT_EQ(around("llama2", head + tokens), expect({1}, {2}));
+  }
+
+  const auto error = [](const std::string& members) {
+    TokenizerSource source = TinySource("llama2");
+    source.tokenizer_config_json = R"({"tokenizer_class":"LlamaTokenizer")" + members + "}";
+    return Tokenizer::Create(source).status();
+  };
+  EXPECT_THAT(error(R"(,"add_bos_token":true,"bos_token":"<none>")"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("add_bos_token is true, so bos_token must be a token")));
+  EXPECT_THAT(error(R"(,"add_eos_token":true,"eos_token":null)"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("eos_token must be a token")));
+  EXPECT_THAT(error(R"(,"add_bos_token":1)"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("add_bos_token: expected true or false")));
+}
+
 TEST(Scores, BetterScoresMergeFirst) {
   ASSERT_OK_AND_ASSIGN(
       const auto tokenizer,
