@@ -19,8 +19,8 @@ namespace {
 
 class AnswerDetokenizer final : public Detokenizer {
  public:
-  AnswerDetokenizer(const model::Tokenizer& tokenizer, bool keep_special_tokens)
-      : detokenizer_(&tokenizer, {.skip_special_tokens = !keep_special_tokens}) {}
+  AnswerDetokenizer(const model::Tokenizer& tokenizer, model::StreamingDetokenizer::Options options)
+      : detokenizer_(&tokenizer, options) {}
   std::string Append(TokenId token) override { return detokenizer_.Append(token); }
   std::string Flush() override { return detokenizer_.Flush(); }
 
@@ -55,6 +55,22 @@ absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& req
       break;
   }
   return absl::InvalidArgumentError("prompt: expected one of text, chat and tokens, got none");
+}
+
+// How the answer's tokens become text. It goes on with the prompt's text, if there is any. A chat's
+// answer is a text of its own; under a constraint its first space is kept even so, since it is the
+// tokens' text that the constraint describes.
+model::StreamingDetokenizer::Options AnswerTextOptions(const v1::GenerateRequest& request,
+                                                       const Arrival& arrival,
+                                                       const RequestInput& input,
+                                                       const model::Tokenizer& tokenizer) {
+  const bool skip = !request.keep_special_tokens();
+  const auto has_text = [&](TokenId id) {
+    return !(skip && tokenizer.IsSpecial(id)) && !tokenizer.TokenBytes(id).empty();
+  };
+  const bool begins = request.has_chat() || arrival.chat_turn ||
+                      std::none_of(input.prompt->begin(), input.prompt->end(), has_text);
+  return {.skip_special_tokens = skip, .continues_text = input.guided->any() || !begins};
 }
 
 }  // namespace
@@ -156,7 +172,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   if (request.return_prompt_token_ids()) {
     for (const TokenId token : *input.prompt) started_.add_prompt_token_ids(token);
   }
-  return PrepareAnswers(request, input);
+  return PrepareAnswers(request, arrival, input);
 }
 
 absl::Status AnswerSession::Assign(RequestInput& input) const {
@@ -182,7 +198,7 @@ absl::Status AnswerSession::AssignTier(const std::string& asked, RequestInput& i
 }
 
 absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
-                                           RequestInput& input) {
+                                           const Arrival& arrival, RequestInput& input) {
   const model::Tokenizer& tokenizer = *deps_.assets.tokenizer;
   AnswerOptions options;
   options.sequences = input.sequences;
@@ -202,11 +218,12 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
                        : tokenizer.Decode(*input.prompt, !request.keep_special_tokens());
   // The best answers are chosen by their log-probability.
   if (options.n < options.sequences && !options.return_logprobs) input.sampling.Edit().logprobs = 0;
-  const bool keep_special_tokens = request.keep_special_tokens();
+  const model::StreamingDetokenizer::Options text_options =
+      AnswerTextOptions(request, arrival, input, tokenizer);
   const SharedValue<StopRules> stop = StopRules(*input.stop, input.eos_token_ids);
   answers_ = std::make_unique<AnswerGroup>(std::move(options), [&] {
     return std::make_unique<AnswerAssembler>(
-        std::make_unique<AnswerDetokenizer>(tokenizer, keep_special_tokens), stop);
+        std::make_unique<AnswerDetokenizer>(tokenizer, text_options), stop);
   });
   const auto encode = [&](absl::string_view text) {
     return tokenizer.Encode(text, {.add_special_tokens = false});

@@ -69,6 +69,7 @@ struct Arrival {
   bool resumes = false;                        // the client has the beginning of the answer already
   bool keeps_answers = false;                  // see RequestInput
   int64_t front_end_bytes = 0;                 // see RequestInput
+  bool chat_turn = false;  // the prompt is a chat, and the answer a message of its own
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
@@ -143,7 +144,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   absl::Status Assign(RequestInput& input) const;
   // Gives it its service tier, `asked` or its client's. Errors as ServiceTiers::Choose.
   absl::Status AssignTier(const std::string& asked, RequestInput& input);
-  absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
+  absl::Status PrepareAnswers(const v1::GenerateRequest& request, const Arrival& arrival,
+                              RequestInput& input);
   void Measure(const TokensReady& event);
   // Charges the tenant so that `computed_tokens` have been charged in all.
   void ChargeUpTo(int64_t computed_tokens);

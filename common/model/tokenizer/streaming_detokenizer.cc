@@ -12,9 +12,15 @@ using tokenizer_internal::ScanUtf8;
 using tokenizer_internal::Utf8Kind;
 
 StreamingDetokenizer::StreamingDetokenizer(const Tokenizer* tokenizer, Options options)
-    : data_(tokenizer->data_.get()),
-      options_(options),
-      strip_left_remaining_(data_->decoder.strip_left) {}
+    : data_(tokenizer->data_.get()), options_(options) {
+  Restart();
+}
+
+void StreamingDetokenizer::Restart() {
+  pending_.clear();
+  first_token_ = !options_.continues_text;
+  strip_left_remaining_ = options_.continues_text ? 0 : data_->decoder.strip_left;
+}
 
 std::string StreamingDetokenizer::Append(TokenId id) {
   std::string out;
@@ -96,9 +102,7 @@ std::string StreamingDetokenizer::Flush() {
   } else {
     EndByteRun(&out);
   }
-  pending_.clear();
-  first_token_ = true;
-  strip_left_remaining_ = data_->decoder.strip_left;
+  Restart();
   return out;
 }
 

@@ -1,5 +1,6 @@
 // Turns tokens into text as they are generated. A piece never ends inside a UTF-8 sequence, and the
-// concatenation of all pieces, including that of Flush, is exactly Tokenizer::Decode of all tokens.
+// concatenation of all pieces, including that of Flush, is exactly Tokenizer::Decode of all tokens;
+// with `continues_text`, exactly what Decode adds for them behind a text.
 // Text that a later token could still change is held back: with byte-level BPE at most three bytes;
 // with byte fallback the current run of byte tokens, which Hugging Face's decoder turns to text or
 // to U+FFFD as a whole.
@@ -20,6 +21,9 @@ class StreamingDetokenizer {
  public:
   struct Options {
     bool skip_special_tokens = true;
+    // The tokens follow other text, so a space at their beginning is a part of theirs. Otherwise
+    // they begin a text, which SentencePiece's decoders rid of its first space.
+    bool continues_text = false;
   };
   // `tokenizer` must outlive this.
   StreamingDetokenizer(const Tokenizer* tokenizer, Options options);
@@ -36,6 +40,7 @@ class StreamingDetokenizer {
   std::string Flush();
 
  private:
+  void Restart();
   void AppendBytes(absl::string_view bytes, std::string* out);
   void AppendText(absl::string_view text, std::string* out);
   void EndByteRun(std::string* out);

@@ -42,11 +42,12 @@ struct ApiRequest {
   int32_t n = 1;  // choices for each prompt
   // Each prompt is cut to this many of its last tokens; -1: as many as the context holds.
   std::optional<int32_t> truncate_prompt_tokens;
+  bool chat_turn = false;  // the prompt is a chat, and the answer a message of its own
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk
   bool echo = false;
-  std::optional<int32_t> logprobs;  // top ones beside the chosen token's
+  std::optional<int32_t> logprobs;   // top ones beside the chosen token's
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // "token_id:17" for a token's text in logprobs
   bool timing = false;         // a `timing` block with the answer

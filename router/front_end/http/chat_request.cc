@@ -100,6 +100,7 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
   api.field_names.emplace_back("prompt", "messages");
   const bool no_tools = api.tool_mode == ToolMode::kNone;
   ASSIGN_OR_RETURN(const std::string text, RenderMessages(fields, assets, now, !no_tools));
+  api.chat_turn = !fields.Bool("continue_final_message").value_or(false);
   const bool special = fields.Bool("add_special_tokens").value_or(false);
   RETURN_IF_ERROR(fields.Finish(strict));
   if (!api.truncate_prompt_tokens.has_value() &&

@@ -346,6 +346,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   Arrival arrival{call.request.arrived, TraceIdOf(call.traceparent),
                   LoadShedder::FrontEndKind::kHttp};
   arrival.resumes = api.resumes;
+  arrival.chat_turn = api.chat_turn;
   // The last event of a response's stream repeats all of it.
   arrival.keeps_answers = !api.stream || api.kind == ApiKind::kResponse;
   if (api.response != nullptr) arrival.front_end_bytes = api.response->held_bytes();

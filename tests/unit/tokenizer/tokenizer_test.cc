@@ -108,6 +108,22 @@ INSTANTIATE_TEST_SUITE_P(Families, Streaming,
                          ::testing::Values("gpt2", "llama3", "llama2", "metaspace"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Decoders of SentencePiece vocabularies drop the first space of a text, and no other.
+TEST(Streaming, TokensThatContinueATextKeepTheirSpace) {
+  for (const char* name : {"gpt2", "llama2", "metaspace"}) {
+    const auto tokenizer = Load(name);
+    const auto all = tokenizer->Encode("the cat and", {.add_special_tokens = false});
+    StreamingDetokenizer stream(tokenizer.get(), {.continues_text = true});
+    for (size_t cut = 1; cut <= all.size(); ++cut) {
+      const absl::Span<const TokenId> prompt = absl::MakeConstSpan(all).subspan(0, cut);
+      std::string text = tokenizer->Decode(prompt, true);
+      for (size_t i = cut; i < all.size(); ++i) stream.AppendTo(all[i], &text);
+      text += stream.Flush();  // and starts over in the same way
+      EXPECT_EQ(text, tokenizer->Decode(all, true)) << name << " " << cut;
+    }
+  }
+}
+
 TEST(Streaming, ACharacterInPartsComesOutOnceWhole) {
   const auto tokenizer = Load("gpt2");
   StreamingDetokenizer stream(tokenizer.get());

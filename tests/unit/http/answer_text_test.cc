@@ -1,0 +1,180 @@
+// Goal: with decoders that drop a text's first space (SentencePiece's), an answer goes on with its
+// prompt's text, a constrained answer is what its constraint allows, and an unconstrained message
+// of a chat begins without a space; streamed or whole, and for stop strings too.
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "router/front_end/http/http_api.h"
+#include "tests/golden/tokenizer/golden_files.h"
+#include "tests/testing/http_client.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::router {
+namespace {
+
+using ::tandem::testing::Ask;
+using ::tandem::testing::HttpAnswer;
+using ::tandem::testing::PostOf;
+
+std::unique_ptr<ModelAssets> AssetsOfTiny(absl::string_view tiny_tokenizer) {
+  model::TokenizerSource source;
+  source.tokenizer_json =
+      model::ReadGzip(model::GoldenPath(absl::StrCat("tiny_", tiny_tokenizer, ".json.gz")));
+  auto assets = std::make_unique<ModelAssets>();
+  assets->tokenizer = model::Tokenizer::Create(source).value();
+  assets->identity = {"m", "f", assets->tokenizer->vocab_size(), 4096};
+  assets->constraints =
+      std::make_unique<guided::ConstraintChecker>(guided::Vocabulary::FromTokenizer(
+          *assets->tokenizer, assets->identity.vocab_size, assets->eos_token_ids));
+  assets->prompt_bytes_max = 1 << 20;
+  EXPECT_OK(assets->UseChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}"));
+  return assets;
+}
+
+// A front end whose core answers every request with the same tokens.
+class AnswerText : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    HttpApi::Deps deps{
+        {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_, tiers_},
+        status_,
+        [] { return true; },
+        [] { return 4096; },
+        [] { return absl::ZeroDuration(); },
+        [] {}};
+    deps.quota_routers = [] { return 0; };
+    FrontEndOptions options;
+    options.server.address = "127.0.0.1:0";
+    ASSERT_OK_AND_ASSIGN(http_, HttpApi::Start(options, std::move(deps)));
+  }
+  void TearDown() override { http_->Stop(); }
+
+  // Tokens with this text: at each place the longest token that fits.
+  std::vector<TokenId> TokensOf(absl::string_view text) const {
+    std::vector<TokenId> ids;
+    while (!text.empty()) {
+      TokenId best = -1;
+      size_t length = 0;
+      for (TokenId id = 0; id < assets_->tokenizer->vocab_size(); ++id) {
+        const std::string bytes = assets_->tokenizer->TokenBytes(id);
+        if (bytes.size() <= length || !absl::StartsWith(text, bytes)) continue;
+        best = id;
+        length = bytes.size();
+      }
+      if (best < 0) ADD_FAILURE() << "no token begins " << text;
+      if (best < 0) break;
+      ids.push_back(best);
+      text.remove_prefix(length);
+    }
+    return ids;
+  }
+
+  // The text of the answer to `body` whose tokens are `ids`, which is the same when it is streamed.
+  std::string TextOf(std::vector<TokenId> ids, absl::string_view body) {
+    answer_ = std::move(ids);
+    const bool chat = absl::StrContains(body, "messages");
+    const std::string path = chat ? "/v1/chat/completions" : "/v1/completions";
+    const HttpAnswer whole = Ask(http_->address(), PostOf(path, absl::StrCat("{", body, "}")));
+    EXPECT_EQ(whole.status, 200) << whole.body;
+    if (whole.status != 200) return whole.body;
+    const auto text_in = [&](const nlohmann::json& choice, const char* message) {
+      return chat ? choice[message].value("content", "") : choice.value("text", "");
+    };
+    const std::string text = text_in(whole.Json()["choices"][0], "message");
+    const HttpAnswer events =
+        Ask(http_->address(), PostOf(path, absl::StrCat("{\"stream\":true,", body, "}")));
+    std::string streamed;
+    for (absl::string_view line : absl::StrSplit(events.body, '\n')) {
+      if (!absl::ConsumePrefix(&line, "data: ") || !absl::StartsWith(line, "{")) continue;
+      streamed += text_in(nlohmann::json::parse(line)["choices"][0], "delta");
+    }
+    EXPECT_EQ(streamed, text);
+    return text;
+  }
+
+  const std::unique_ptr<ModelAssets> assets_ = AssetsOfTiny(GetParam());
+  const std::unique_ptr<Random> random_ = NewSystemRandom();
+  const ServiceTiers tiers_;
+  RequestMetrics metrics_{"m"};
+  TraceStore traces_{0};
+  LoadShedder shedder_{{}, metrics_};
+  std::vector<TokenId> answer_;
+  Inbox inbox_{4096, [this](std::vector<InboxItem>& items) {
+                 for (InboxItem& item : items) {
+                   auto* submit = std::get_if<SubmitRequest>(&item);
+                   if (submit != nullptr) Answer(*submit->session);
+                 }
+               }};
+  guided::CompileQueue constraints_{[this](const request::GuidedParams& params) {
+    static_cast<void>(assets_->constraints->Check(params));
+  }};
+  LongWork long_work_;
+  StatusBoard status_{inbox_};
+  std::unique_ptr<HttpApi> http_;
+
+ private:
+  void Answer(AnswerSession& session) const {
+    session.Accepted();
+    int32_t index = 0;
+    bool stopped = false;
+    for (const TokenId id : answer_) {
+      if (stopped) break;
+      TokensReady ready;
+      ready.tokens.emplace_back().set_token_id(id);
+      ready.tokens[0].set_index(index++);
+      stopped = session.OnEvent(std::move(ready)) == request::FinishReason::kStop;
+    }
+    RequestDone done;
+    done.reason = stopped ? request::FinishReason::kStop : request::FinishReason::kLength;
+    session.OnEvent(std::move(done));
+    session.Flush(/*inline_ok=*/false);
+  }
+};
+
+constexpr char kChatBody[] = R"("messages":[{"role":"user","content":"the"}])";
+
+TEST_P(AnswerText, GoesOnWithThePromptsText) {
+  const model::Tokenizer& tokenizer = *assets_->tokenizer;
+  const std::vector<TokenId> all = tokenizer.Encode("the cat and a", {.add_special_tokens = false});
+  for (size_t cut = 1; cut < all.size(); ++cut) {
+    const std::vector<TokenId> prompt(all.begin(), all.begin() + static_cast<int64_t>(cut));
+    const std::vector<TokenId> answer(all.begin() + static_cast<int64_t>(cut), all.end());
+    const std::string before = tokenizer.Decode(prompt, true);
+    const std::string body = absl::StrCat("\"prompt\":[", absl::StrJoin(prompt, ","), "]");
+    const std::string text = TextOf(answer, body);
+    EXPECT_EQ(before + text, "the cat and a") << cut;
+    EXPECT_EQ(TextOf(answer, body + ",\"echo\":true"), "the cat and a") << cut;
+  }
+  const std::vector<TokenId> answer = TokensOf(" a cat");
+  EXPECT_EQ(TextOf(answer, R"("prompt":"the")"), " a cat");
+  EXPECT_EQ(TextOf(answer, R"("prompt":"the","echo":true)"), "the a cat");
+  EXPECT_EQ(TextOf(answer, R"("prompt":"the","stop":[" a"])"), "");
+  // A special token has no text that the answer could go on with.
+  EXPECT_EQ(TextOf(answer, R"("prompt":[0])"), "a cat");
+}
+
+TEST_P(AnswerText, OfAChatIsATextOfItsOwn) {
+  const std::vector<TokenId> answer = TokensOf(" a cat");
+  EXPECT_EQ(TextOf(answer, kChatBody), "a cat");
+  EXPECT_EQ(TextOf(answer, R"("continue_final_message":true,
+      "messages":[{"role":"user","content":"x"},{"role":"assistant","content":"the"}])"),
+            " a cat");
+}
+
+TEST_P(AnswerText, IsWhatItsConstraintAllows) {
+  const std::vector<TokenId> answer = TokensOf(" a cat");
+  for (const std::string& prompt :
+       {std::string(R"("prompt":"the")"), std::string(R"("prompt":[0])"), std::string(kChatBody)}) {
+    EXPECT_EQ(TextOf(answer, prompt + R"(,"guided_choice":[" a cat"," no"])"), " a cat");
+    EXPECT_EQ(TextOf(answer, prompt + R"(,"guided_regex":" [a-z] cat")"), " a cat");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(SentencePiece, AnswerText, ::testing::Values("llama2", "metaspace"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace tandem::router
