@@ -205,6 +205,12 @@ std::string Tokenizer::TokenBytes(TokenId id) const {
   return decoder.Spaced(std::string(text), /*is_first=*/false);
 }
 
+std::string Tokenizer::TokenText(TokenId id) const {
+  std::string text;
+  internal::AppendLossyUtf8(TokenBytes(id), &text);
+  return text;
+}
+
 bool Tokenizer::IsSpecial(TokenId id) const { return data_->special_ids.contains(id); }
 int32_t Tokenizer::vocab_size() const { return data_->vocab_size; }
 std::optional<TokenId> Tokenizer::bos_token_id() const { return data_->bos_token_id; }

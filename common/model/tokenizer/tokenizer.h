@@ -58,6 +58,9 @@ class Tokenizer {
   std::optional<TokenId> FindToken(absl::string_view text) const;
   // The bytes a token stands for (" the", one byte of an emoji); empty for an id without a token.
   std::string TokenBytes(TokenId id) const;
+  // TokenBytes as text: bytes that are not UTF-8 become U+FFFD. Unlike Decode of one token it keeps
+  // a space at the beginning.
+  std::string TokenText(TokenId id) const;
   // True for control tokens, which Decode(..., skip_special_tokens=true) leaves out.
   bool IsSpecial(TokenId id) const;
 

@@ -47,6 +47,7 @@ struct ApiRequest {
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk
   bool echo = false;
+  bool keep_special_tokens = false;  // in the text
   std::optional<int32_t> logprobs;   // top ones beside the chosen token's
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // "token_id:17" for a token's text in logprobs

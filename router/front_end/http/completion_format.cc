@@ -14,7 +14,11 @@ class CompletionFormat final : public AnswerFormat {
       : AnswerFormat(std::move(api), std::move(head), tokenizer) {
     const LogprobsStyle style = {tokenizer_, api_.tokens_as_ids};
     if (!api_.logprobs.has_value()) return;
-    for (size_t i = 0; i < choices_.size(); ++i) logprobs_.emplace_back(style, *api_.logprobs);
+    const CompletionLogprobs::TextOptions text = {.skip_special_tokens = !api_.keep_special_tokens,
+                                                  .continues_text = !api_.echo};
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      logprobs_.emplace_back(style, *api_.logprobs, text);
+    }
     whole_logprobs_.resize(choices_.size());
   }
 

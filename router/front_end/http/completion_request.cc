@@ -101,6 +101,7 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict) {
   if (base.sampling().has_logprobs()) api.logprobs = base.sampling().logprobs();
   api.echo = fields.Bool("echo").value_or(false);
   base.set_echo(api.echo);
+  api.keep_special_tokens = base.keep_special_tokens();
   if (api.echo && api.logprobs.has_value()) {
     base.set_prompt_logprobs(*api.logprobs);
     api.field_names.emplace_back("prompt_logprobs", "logprobs");

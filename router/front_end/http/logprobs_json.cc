@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace tandem::router {
@@ -17,7 +18,7 @@ double Finite(float logprob) {
 
 std::string TokenText(const LogprobsStyle& style, int32_t id) {
   if (style.tokens_as_ids) return absl::StrCat("token_id:", id);
-  return style.tokenizer.Decode({TokenId(id)}, /*skip_special_tokens=*/false);
+  return style.tokenizer.TokenText(TokenId(id));
 }
 
 Json TokenJson(const LogprobsStyle& style, int32_t id, float logprob) {
@@ -48,20 +49,34 @@ Json ChatLogprob(const LogprobsStyle& style, const v1::GeneratedToken& token, in
   return object;
 }
 
-void CompletionLogprobs::AddText(const std::string& text) {
-  offsets_.push_back(offset_);
-  tokens_.push_back(text);
-  offset_ += CodePoints(text);
+void CompletionLogprobs::AddText(int32_t token_id) {
+  const model::Tokenizer& tokenizer = style_.tokenizer;
+  tokens_.push_back(TokenText(style_, token_id));
+  int64_t begin = offset_ + held_;
+  if (!text_options_.skip_special_tokens || !tokenizer.IsSpecial(TokenId(token_id))) {
+    const std::string bytes = tokenizer.TokenBytes(TokenId(token_id));
+    const std::string text = tokenizer.TokenText(TokenId(token_id));
+    // May begin with what earlier tokens' text was held back for.
+    const std::string certain = text_.Append(TokenId(token_id));
+    if (!text.empty() && absl::EndsWith(certain, text)) {
+      begin = offset_ + CodePoints(certain) - CodePoints(text);
+    } else if (held_ > 0 && CodePoints(bytes.substr(0, 1)) == 0) {
+      --begin;
+    }
+    offset_ += CodePoints(certain);
+    held_ = certain.empty() ? held_ + CodePoints(bytes) : 0;
+  }
+  offsets_.push_back(begin);
 }
 
 void CompletionLogprobs::AddFirst(int32_t token_id) {
-  AddText(TokenText(style_, token_id));
+  AddText(token_id);
   logprobs_.push_back(nullptr);
   tops_.push_back(nullptr);
 }
 
 void CompletionLogprobs::Add(const v1::GeneratedToken& token) {
-  AddText(TokenText(style_, token.token_id()));
+  AddText(token.token_id());
   logprobs_.push_back(Finite(token.logprob()));
   Json tops = Json::object();
   const int count = std::min(top_, token.top_logprobs_size());

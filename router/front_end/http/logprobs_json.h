@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "common/model/tokenizer/streaming_detokenizer.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "router/front_end/json_body.h"
 #include "tandem/v1/common.pb.h"
@@ -19,10 +20,15 @@ struct LogprobsStyle {
 Json ChatLogprob(const LogprobsStyle& style, const v1::GeneratedToken& token, int32_t top);
 
 // Completions: {"text_offset": […], "token_logprobs": […], "tokens": […], "top_logprobs": [{…}…]},
-// one element for each token. Offsets count characters from the beginning of the choice's text.
+// one element for each token. Offsets count characters from the beginning of the choice's text. A
+// token that begins inside a character has that character's offset, and a special token that the
+// text leaves out the offset of what follows.
 class CompletionLogprobs {
  public:
-  CompletionLogprobs(const LogprobsStyle& style, int32_t top) : style_(style), top_(top) {}
+  using TextOptions = model::StreamingDetokenizer::Options;
+  // `text`: how the choice's tokens become its text.
+  CompletionLogprobs(const LogprobsStyle& style, int32_t top, const TextOptions& text)
+      : style_(style), top_(top), text_options_(text), text_(&style.tokenizer, text) {}
 
   // The first token of a prompt has no probability.
   void AddFirst(int32_t token_id);
@@ -33,11 +39,14 @@ class CompletionLogprobs {
   Json Take(size_t skipped = 0);
 
  private:
-  void AddText(const std::string& text);
+  void AddText(int32_t token_id);
 
   const LogprobsStyle style_;
   const int32_t top_;
-  int64_t offset_ = 0;
+  const TextOptions text_options_;
+  model::StreamingDetokenizer text_;
+  int64_t offset_ = 0;  // characters that are certain
+  int64_t held_ = 0;    // characters begun behind them, by tokens whose text is held back
   Json offsets_ = Json::array(), logprobs_ = Json::array(), tokens_ = Json::array(),
        tops_ = Json::array();
 };

@@ -43,7 +43,7 @@ absl::StatusOr<std::string> HttpApi::TokenizeText(const Call& call) const {
   members += "],\"token_strs\":";
   if (!strings) return members + "null";
   for (size_t i = 0; i < ids.size(); ++i) {
-    const std::string token = assets.tokenizer->Decode({ids[i]}, /*skip_special_tokens=*/false);
+    const std::string token = assets.tokenizer->TokenText(ids[i]);
     absl::StrAppend(&members, i == 0 ? "[" : ",", JsonText(token));
   }
   return members + (ids.empty() ? "[]" : "]");

@@ -124,6 +124,17 @@ TEST(Streaming, TokensThatContinueATextKeepTheirSpace) {
   }
 }
 
+TEST(Tokenizer, TheTextOfATokenHasItsSpace) {
+  const auto llama = Load("llama2");
+  EXPECT_EQ(llama->TokenText(*llama->FindToken("▁")), " ");
+  EXPECT_EQ(llama->TokenText(*llama->FindToken("the")), "the");
+  EXPECT_EQ(llama->TokenText(*llama->FindToken("<0xC3>")), "\uFFFD");
+  EXPECT_EQ(llama->TokenText(*llama->FindToken("<s>")), "<s>");
+  EXPECT_EQ(llama->TokenText(llama->vocab_size()), "");
+  const auto metaspace = Load("metaspace");
+  EXPECT_EQ(metaspace->TokenText(*metaspace->FindToken("▁the")), " the");
+}
+
 TEST(Streaming, ACharacterInPartsComesOutOnceWhole) {
   const auto tokenizer = Load("gpt2");
   StreamingDetokenizer stream(tokenizer.get());
