@@ -1,6 +1,8 @@
 #include "common/model/hf_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,6 +135,20 @@ absl::Status ReadRope(const JsonMembers& members, const RopeKeys& keys, int32_t 
   layer.rope_theta = theta.value_or(layer.rope_theta);
   ASSIGN_OR_RETURN(layer.rope_scaling, ReadScaling(parameters, context_tokens));
   return absl::OkStatus();
+}
+
+// YaRN extends a model beyond the positions of its first training, which max_position_embeddings
+// may still tell: Qwen's files do.
+void ExtendContext(ModelConfig& config) {
+  for (const LayerConfig& layer : config.layers) {
+    const RopeScaling& scaling = layer.rope_scaling;
+    if (scaling.kind != RopeScaling::Kind::kYarn) continue;
+    const double extended = static_cast<double>(scaling.original_context) * scaling.factor;
+    if (!(extended > config.context_tokens)) continue;
+    // ValidateConfig refuses as many.
+    constexpr double kMax = std::numeric_limits<int32_t>::max();
+    config.context_tokens = static_cast<int32_t>(std::min(extended, kMax));
+  }
 }
 
 // Which layers have a sliding window: from `layer_types` if the file has it, else `otherwise`.
@@ -346,6 +362,7 @@ absl::StatusOr<ModelConfig> ParseHuggingFaceConfig(absl::string_view config_json
   RETURN_IF_ERROR(FillFlags(members, *architecture, config));
   RETURN_IF_ERROR(FillScales(members, *architecture, config));
   RETURN_IF_ERROR(FillLayers(members, *architecture, config));
+  ExtendContext(config);
   RETURN_IF_ERROR(ValidateConfig(config));
   return config;
 }

@@ -83,7 +83,8 @@ void RegisterModel(config::Schema& schema, NodeConfig& config) {
              "one core, the other threads share the rest. Best within one memory node. Empty: the "
              "kernel places all threads.",
              {.group = "Model"});
-  schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = as the model allows.",
+  schema.Add("context-tokens", &config.context_tokens,
+             "Longest sequence, at most the model's context; 0 = all of that.",
              {.min = 0, .unit = "tokens", .group = "Model"});
 }
 

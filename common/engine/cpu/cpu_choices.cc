@@ -100,9 +100,10 @@ absl::Status CheckOptions(const model::ModelConfig& config, const CpuEngineOptio
     return absl::InvalidArgumentError(
         absl::StrCat("block_tokens is ", block, ", expected 16, 32, 64, 128 or 256"));
   }
-  if (options.context_tokens < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("context_tokens is ", options.context_tokens, ", expected 0 or more"));
+  if (options.context_tokens < 0 || options.context_tokens > config.context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "context_tokens is ", options.context_tokens, " (--context-tokens), expected at most ",
+        config.context_tokens, ", the model's context, or 0 for it"));
   }
   if (config.hidden_size % 2 != 0 || config.ffn_size % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrCat("the checkpoint's hidden size is ",

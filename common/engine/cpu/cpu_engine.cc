@@ -276,10 +276,8 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
   spec.numerics_id = absl::StrCat(choices.numerics, "-w", parts.weights->TypeNames(), "-kv",
                                   options.kv_type, "-b", options.block_tokens);
   spec.vocab_size = config.vocab_size;
-  spec.context_tokens =
-      options.context_tokens == 0
-          ? config.context_tokens
-          : static_cast<int32_t>(std::min<int64_t>(options.context_tokens, config.context_tokens));
+  spec.context_tokens = options.context_tokens == 0 ? config.context_tokens
+                                                    : static_cast<int32_t>(options.context_tokens);
   spec.mapped_bytes = parts.weights->mapped_bytes();
   spec.unit_tokens = kernels::kPartitionTokens;
   for (const model::LayerConfig& layer : config.layers) {

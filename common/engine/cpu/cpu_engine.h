@@ -29,7 +29,7 @@ struct CpuEngineOptions {
   std::string weights = "auto";
   std::string kv_type = "bf16";  // "bf16", "int8" or "f32"
   int block_tokens = 32;         // divides 256
-  int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
+  int64_t context_tokens = 0;    // at most the checkpoint's; 0 = that
   WeightCacheOptions weight_cache;
   kv::ArenaMemory kv_memory = kv::ArenaMemory::kPrivate;
   OnLoadProgress on_load_progress;  // null: no report

@@ -54,9 +54,10 @@ absl::Status CheckOptions(const model::ModelConfig& config, const DeviceEngineOp
     return absl::InvalidArgumentError(
         absl::StrCat("block_tokens is ", block, ", expected 16, 32, 64, 128 or 256"));
   }
-  if (options.context_tokens < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("context_tokens is ", options.context_tokens, ", expected 0 or more"));
+  if (options.context_tokens < 0 || options.context_tokens > config.context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "context_tokens is ", options.context_tokens, " (--context-tokens), expected at most ",
+        config.context_tokens, ", the model's context, or 0 for it"));
   }
   if (!(options.memory_fraction > 0 && options.memory_fraction <= 1)) {
     return absl::InvalidArgumentError(
@@ -396,10 +397,8 @@ EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape&
                    "-w", DeviceWeightFormatName(checkpoint, weights), "-kv", options.kv_type, "-b",
                    options.block_tokens);
   spec.vocab_size = config.vocab_size;
-  spec.context_tokens =
-      options.context_tokens == 0
-          ? config.context_tokens
-          : static_cast<int32_t>(std::min<int64_t>(options.context_tokens, config.context_tokens));
+  spec.context_tokens = options.context_tokens == 0 ? config.context_tokens
+                                                    : static_cast<int32_t>(options.context_tokens);
   if (DevicePartials::Serves(config.num_heads, config.num_kv_heads)) {
     spec.unit_tokens = kernels::kPartitionTokens;
   }

@@ -23,7 +23,7 @@ namespace tandem::engine {
 struct DeviceEngineOptions {
   int threads = 0;               // host threads that load and sample; 0 = one per core
   int block_tokens = 32;         // 16, 32, 64, 128 or 256
-  int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
+  int64_t context_tokens = 0;    // at most the checkpoint's; 0 = that
   std::string weights = "auto";  // see ParseDeviceWeights
   std::string kv_type = "bf16";  // "bf16", "int8" or "fp8"
   // Share of the device's memory that weights, buffers and KV may fill.

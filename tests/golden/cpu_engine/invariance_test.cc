@@ -7,6 +7,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/api/backend.h"
 #include "tests/golden/cpu_engine/answer.h"
 #include "tests/golden/cpu_engine/engine_driver.h"
@@ -299,6 +300,11 @@ TEST_P(InvarianceTest, RefusesBadOptionsAndSlicesByName) {
   EXPECT_THAT(message({.kv_type = "int3"}), ::testing::HasSubstr("kv_type is \"int3\""));
   EXPECT_THAT(message({.kv_type = "fp8"}), ::testing::HasSubstr("only --device cuda has"));
   EXPECT_THAT(message({.block_tokens = 48}), ::testing::HasSubstr("block_tokens is 48"));
+  const int32_t context = checkpoint_->config().context_tokens;
+  EXPECT_THAT(
+      message({.context_tokens = context + 1}),
+      ::testing::HasSubstr(absl::StrCat("context_tokens is ", context + 1,
+                                        " (--context-tokens), expected at most ", context)));
   DrivenSequence request = requests_[0];
   request.blocks = TakeBlocks(engine_->spec(), 0, TotalTokens(request));
   request.tokens[0] = 144;

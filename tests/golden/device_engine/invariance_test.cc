@@ -295,7 +295,9 @@ TEST_P(DeviceInvarianceTest, ProfilingAndBadOptionsAreAnswered) {
   ExpectSame(RunAlone(engine->get(), requests_[1], 30), expected_[1], "after profiling");
   for (const DeviceEngineOptions& bad :
        {DeviceEngineOptions{.block_tokens = 8}, DeviceEngineOptions{.memory_fraction = 0},
-        DeviceEngineOptions{.context_tokens = -1}, DeviceEngineOptions{.kv_type = "f32"}}) {
+        DeviceEngineOptions{.context_tokens = -1},
+        DeviceEngineOptions{.context_tokens = checkpoint_->config().context_tokens + 1},
+        DeviceEngineOptions{.kv_type = "f32"}}) {
     EXPECT_EQ(NewEngineOn(kind_, *checkpoint_, bad).status().code(),
               absl::StatusCode::kInvalidArgument);
   }

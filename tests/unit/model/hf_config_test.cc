@@ -124,6 +124,31 @@ TEST(HfConfigTest, YarnAttentionFactor) {
   EXPECT_EQ(Parse(config).layers[0].rope_scaling.attention_factor, 1.5);
 }
 
+TEST(HfConfigTest, YarnExtendsTheContext) {
+  // As Qwen's model cards say to write it: 32,768 positions, extended to 131,072.
+  json config = Tiny("qwen3_yarn");
+  config["max_position_embeddings"] = 32768;
+  config.erase("rope_parameters");
+  config["rope_scaling"] = {
+      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  EXPECT_EQ(Parse(config).context_tokens, 131072);
+  // max_position_embeddings may tell some of it already, or all.
+  config["max_position_embeddings"] = 40960;
+  EXPECT_EQ(Parse(config).context_tokens, 131072);
+  config["max_position_embeddings"] = 163840;
+  EXPECT_EQ(Parse(config).context_tokens, 163840);
+  // Without an original one, max_position_embeddings is it.
+  config["max_position_embeddings"] = 8192;
+  config["rope_scaling"].erase("original_max_position_embeddings");
+  EXPECT_EQ(Parse(config).context_tokens, 32768);
+  EXPECT_EQ(Parse(config).layers[0].rope_scaling.original_context, 8192);
+  config["rope_scaling"]["type"] = "linear";
+  EXPECT_EQ(Parse(config).context_tokens, 8192);
+  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 1e300}};
+  EXPECT_THAT(ParseHuggingFaceConfig(config.dump()).status(),
+              StatusIs(kInvalid, HasSubstr("the context length")));
+}
+
 // A member set to a value, and the error that must follow.
 struct Change {
   const char* base;
