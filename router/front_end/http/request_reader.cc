@@ -1,8 +1,10 @@
 #include "router/front_end/http/request_reader.h"
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -48,12 +50,14 @@ absl::string_view OriginForm(absl::string_view target) {
   return path == absl::string_view::npos ? "" : target.substr(path);
 }
 
-RequestReader::Fault FaultOf(const boost::system::error_code& error, const ReaderLimits& limits) {
+RequestReader::Fault FaultOf(const boost::system::error_code& error, const ReaderLimits& limits,
+                             bool in_body) {
   if (error == http::error::body_limit) {
     return {413, absl::StrCat("body: larger than ", limits.body_bytes_max, " bytes")};
   }
   if (error == http::error::header_limit) {
-    return {431, absl::StrCat("headers: larger than ", limits.header_bytes_max, " bytes")};
+    return {431, absl::StrCat(in_body ? "a chunk's size or the trailer" : "headers",
+                              ": larger than ", limits.header_bytes_max, " bytes")};
   }
   if (error == http::error::bad_version) return {505, "version: expected HTTP/1.0 or HTTP/1.1"};
   if (error == http::error::bad_transfer_encoding) {
@@ -88,6 +92,11 @@ constexpr size_t kLastChunkBytes = 5;
 
 struct RequestReader::Parser {
   http::request_parser<http::string_body> parser;
+  size_t header_bytes = 0;  // read so far
+  bool wants_more = false;  // it has looked at the bytes that it left
+  // Made when the header is whole: the parser adds the fields of a trailer to the header's, which
+  // they are not (RFC 9110, 6.5.1).
+  HttpRequest head;
 };
 
 RequestReader::RequestReader(const ReaderLimits& limits) : limits_(limits) {}
@@ -104,6 +113,8 @@ void RequestReader::Consume(size_t bytes) {
 
 std::optional<RequestReader::Fault> RequestReader::OnHeader() {
   auto& parser = parser_->parser;
+  parser.eager(true);
+  parser_->head = RequestOf(parser.get());
   head_taken_ = false;
   continue_wanted_ =
       !parser.is_done() &&
@@ -127,45 +138,67 @@ RequestReader::Result RequestReader::Next() {
     parser_ = std::make_unique<Parser>();
     parser_->parser.header_limit(static_cast<std::uint32_t>(limits_.header_bytes_max));
     parser_->parser.body_limit(limits_.body_bytes_max);
-    parser_->parser.eager(true);
   }
-  auto& parser = parser_->parser;
-  while (!parser.is_done() && !buffer_.empty()) {
-    // The parser ends the process when it is called again with less than a whole last chunk. No
-    // chunked body has fewer bytes left before its end, so waiting for them stops no request.
-    if (parser.is_header_done() && parser.chunked() && buffer_.size() < kLastChunkBytes) break;
-    boost::system::error_code error;
-    const bool had_header = parser.is_header_done();
-    const size_t used = parser.put(boost::asio::buffer(buffer_.data(), buffer_.size()), error);
-    Consume(used);
-    // Before any error: parsing goes on into the body, which may be in another coding.
-    if (!had_header && parser.is_header_done()) {
-      if (std::optional<Fault> fault = OnHeader()) return *std::move(fault);
-    }
-    if (error == http::error::need_more) error = {};
-    if (error) {
-      faulty_ = true;
-      parser_ = nullptr;
-      return FaultOf(error, limits_);
-    }
-    if (used == 0) break;
-  }
+  if (std::optional<Fault> fault = Parse()) return *std::move(fault);
+  const auto& parser = parser_->parser;
   in_body_ = parser.is_header_done() && !parser.is_done();
   if (!parser.is_done()) return NeedMore{};
   return Finish();
 }
 
+std::optional<RequestReader::Fault> RequestReader::Parse() {
+  auto& parser = parser_->parser;
+  size_t at = 0;  // in buffer_: what lies before is parsed
+  while (!parser.is_done() && at < buffer_.size()) {
+    const bool had_header = parser.is_header_done();
+    size_t size = buffer_.size() - at;
+    // The parser bounds no header that comes in pieces, and neither what stands before a chunk nor
+    // a trailer. It reads each of these two in one call, so it is shown no more than the bound.
+    size_t bound = std::numeric_limits<size_t>::max();
+    if (!had_header) {
+      bound = limits_.header_bytes_max - parser_->header_bytes;
+    } else if (parser.chunked()) {
+      bound = limits_.header_bytes_max;
+      // The parser ends the process when it is called again with less than a whole last chunk. No
+      // chunked body has fewer bytes left before its end, so waiting for them stops no request. It
+      // looks once at fewer, so that what cannot become a chunk is refused at once.
+      if (parser_->wants_more && size < kLastChunkBytes) break;
+    }
+    size = std::min(size, bound);
+    boost::system::error_code error;
+    const size_t used = parser.put(boost::asio::buffer(buffer_.data() + at, size), error);
+    at += used;
+    parser_->wants_more = error == http::error::need_more;
+    if (!had_header) parser_->header_bytes += used;
+    if (!had_header && parser.is_header_done()) {
+      if (std::optional<Fault> fault = OnHeader()) return fault;
+    }
+    if (error == http::error::need_more) {
+      error = {};
+      if (used == 0 && size == bound) error = http::error::header_limit;
+    }
+    if (error) {
+      faulty_ = true;
+      parser_ = nullptr;
+      return FaultOf(error, limits_, had_header);
+    }
+    if (used == 0) break;
+  }
+  Consume(at);
+  return std::nullopt;
+}
+
 std::optional<HttpRequest> RequestReader::TakeHead() {
   if (!in_body_ || std::exchange(head_taken_, true)) return std::nullopt;
-  return RequestOf(parser_->parser.get());
+  return parser_->head;
 }
 
 RequestReader::Result RequestReader::Finish() {
-  auto message = parser_->parser.release();
+  HttpRequest request = std::move(parser_->head);
+  request.body = std::move(parser_->parser.get().body());
   parser_ = nullptr;
   in_body_ = false;
-  HttpRequest request = RequestOf(message);
-  request.body = std::move(message.body());
+  continue_wanted_ = false;  // the body came unasked
   return request;
 }
 

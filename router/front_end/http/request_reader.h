@@ -15,6 +15,8 @@
 namespace tandem::router {
 
 struct ReaderLimits {
+  // Of a header; also of a chunk's size with its extensions, and of the last chunk with the
+  // trailer.
   size_t header_bytes_max = size_t{32} << 10;
   size_t body_bytes_max = size_t{16} << 20;
 };
@@ -53,6 +55,8 @@ class RequestReader {
 
   // Looks at a header that was just read; a fault if its body cannot be read.
   std::optional<Fault> OnHeader();
+  // Parses what can be parsed of buffer_.
+  std::optional<Fault> Parse();
   Result Finish();
   void Consume(size_t bytes);
 
