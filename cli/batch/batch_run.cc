@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cli/batch/batch_lines.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/thread.h"
 
@@ -58,13 +59,6 @@ absl::StatusOr<BatchOutput> RepairOutput(const std::string& path) {
   if (!read.ok() || !copy || std::rename(repaired.c_str(), path.c_str()) != 0)
     return CannotWrite(path);
   return output;
-}
-
-// The file itself, where links lead to it: a repaired output takes the place of no link.
-std::string BehindLinks(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path real = std::filesystem::canonical(path, error);
-  return !error && std::filesystem::is_regular_file(real, error) ? real.string() : path;
 }
 
 class Batch {

@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "router/front_end/api_keys.h"
@@ -34,7 +35,7 @@ constexpr size_t kKeyBytes = 32;  // random ones in a new key
 // How much of a hash `list` shows, and the least that `revoke` takes.
 constexpr size_t kHashPrefix = 12;
 
-absl::Status ErrnoStatus(const std::string& path, const char* what) {
+absl::Status ErrnoStatus(const std::string& path, absl::string_view what) {
   return absl::UnavailableError(
       absl::StrCat("--file ", path, ": ", what, ": ", std::strerror(errno)));
 }
@@ -49,7 +50,8 @@ absl::StatusOr<std::string> NewKey() {
 }
 
 // Reads the file, and writes its new text in one step: a router that reads meanwhile gets either
-// version whole. One editor at a time: others wait.
+// version whole. One editor at a time: others wait. The new file has the old one's owner, group and
+// mode: a router that runs as another user must be able to read it, or it keeps the earlier keys.
 class LockedKeysFile {
  public:
   // `make`: makes a file that is not there, readable by its owner alone.
@@ -58,18 +60,19 @@ class LockedKeysFile {
       const int fd =
           open(path.c_str(), make ? O_RDONLY | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0600);
       if (fd < 0) return ErrnoStatus(path, "cannot be opened");
-      LockedKeysFile file(path, fd);
+      LockedKeysFile file(BehindLinks(path), fd);
       if (flock(fd, LOCK_EX) != 0) return ErrnoStatus(path, "cannot be locked");
       // Another editor may have put a new file in this one's place while we waited.
-      struct stat mine = {}, named = {};
-      if (fstat(fd, &mine) == 0 && stat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino) {
-        file.mode_ = mine.st_mode & 0777;
+      struct stat& mine = file.stat_;
+      struct stat named = {};
+      if (fstat(fd, &mine) == 0 && lstat(file.path_.c_str(), &named) == 0 &&
+          mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) {
         return file;
       }
     }
   }
   LockedKeysFile(LockedKeysFile&& other) noexcept
-      : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), mode_(other.mode_) {}
+      : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), stat_(other.stat_) {}
   ~LockedKeysFile() {
     if (fd_ >= 0) close(fd_);
   }
@@ -81,12 +84,10 @@ class LockedKeysFile {
 
   absl::Status Replace(const std::string& text) const {
     const std::string temporary = absl::StrCat(path_, ".new");
-    const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode_);
+    unlink(temporary.c_str());  // of an editor that was ended
+    const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) return ErrnoStatus(temporary, "cannot be written");
-    const bool written =
-        write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
-    const absl::Status status =
-        written ? absl::OkStatus() : ErrnoStatus(temporary, "cannot be written");
+    const absl::Status status = Write(fd, temporary, text);
     close(fd);
     if (status.ok() && rename(temporary.c_str(), path_.c_str()) == 0) return absl::OkStatus();
     unlink(temporary.c_str());
@@ -96,9 +97,24 @@ class LockedKeysFile {
  private:
   LockedKeysFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
 
+  absl::Status Write(int fd, const std::string& temporary, const std::string& text) const {
+    struct stat made = {};
+    if (fstat(fd, &made) != 0) return ErrnoStatus(temporary, "cannot be looked at");
+    const bool owned = made.st_uid == stat_.st_uid && made.st_gid == stat_.st_gid;
+    if (!owned && fchown(fd, stat_.st_uid, stat_.st_gid) != 0) {
+      return ErrnoStatus(path_, absl::StrCat("cannot be replaced by a file of its user ",
+                                             stat_.st_uid, " and group ", stat_.st_gid));
+    }
+    // Not by open, which the umask narrows.
+    if (fchmod(fd, stat_.st_mode & 0777) != 0) return ErrnoStatus(temporary, "cannot get its mode");
+    if (write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size()) || fsync(fd) != 0)
+      return ErrnoStatus(temporary, "cannot be written");
+    return absl::OkStatus();
+  }
+
   std::string path_;
   int fd_;
-  mode_t mode_ = 0600;
+  struct stat stat_ = {};
 };
 
 std::string SettingsOf(const router::TenantLimits& limits) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,6 +55,12 @@ absl::Status CheckOneStandard(const std::vector<NamedFile>& files, absl::string_
 }
 
 }  // namespace
+
+std::string BehindLinks(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  return !error && std::filesystem::is_regular_file(real, error) ? real.string() : path;
+}
 
 absl::StatusOr<std::string> ReadStandardInput(int64_t bytes_max) {
   return ReadAll(std::cin, "standard input", bytes_max);

@@ -30,6 +30,10 @@ absl::StatusOr<std::string> ReadInput(const NamedFile& file, int64_t bytes_max =
 // Writes the file anew; does nothing without a path. Errors: kUnavailable, with flag and file.
 absl::Status WriteOutput(const NamedFile& file, absl::string_view text);
 
+// The path of the file itself where links lead to it, so that what replaces it takes the place of
+// no link. A path that leads to no regular file stays as it is.
+std::string BehindLinks(const std::string& path);
+
 // Whether WriteOutput would succeed for each; leaves no file behind. Does not try a pipe, because
 // opening it blocks. Refuses two that are standard output.
 absl::Status CheckOutputs(const std::vector<NamedFile>& files);
