@@ -91,7 +91,7 @@ inline constexpr RequestMember kRequestMembers[] = {
     {"media_io_kwargs", kChat, Handling::kRefused, "", ""},
     {"mm_processor_kwargs", kBoth, Handling::kRefused, "", ""},
     {"logits_processors", kBoth, Handling::kRefused, "", ""},
-    {"structural_tag", kBoth, Handling::kRefused, "use structured_outputs", ""},
+    {"structural_tag", kBoth, Handling::kRefused, "a constraint is on the whole answer", ""},
     {"lora_request", kBoth, Handling::kRefused, "", ""},
     {"lora", kBoth, Handling::kRefused, "", ""},
     {"watermarking", kBoth, Handling::kRefused, "", ""},

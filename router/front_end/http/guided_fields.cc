@@ -1,9 +1,12 @@
 #include "router/front_end/http/guided_fields.h"
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 
 namespace tandem::router {
 namespace {
@@ -57,6 +60,29 @@ class Constraint {
   std::string given_;
 };
 
+// Refuses what structured_outputs asks for and a constraint here does not do. Not read, because
+// they make no other value of an answer: what vLLM may try when a backend fails, and white space.
+void RefuseOtherMembers(Fields& outputs) {
+  constexpr std::array kKnown = {"json",
+                                 "regex",
+                                 "choice",
+                                 "grammar",
+                                 "json_object",
+                                 "structural_tag",
+                                 "disable_additional_properties",
+                                 "disable_fallback",
+                                 "disable_any_whitespace",
+                                 "whitespace_pattern"};
+  outputs.Unserved("structural_tag");
+  outputs.Unserved("disable_additional_properties");
+  for (const auto& [name, value] : outputs.object().items()) {
+    if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
+    outputs.Keep(absl::InvalidArgumentError(
+        absl::StrCat(outputs.PathOf(Shown(name)),
+                     ": unknown field, expected json, regex, choice, grammar or json_object")));
+  }
+}
+
 void ReadResponseFormat(Fields& fields, Constraint& constraint) {
   const Json* format = fields.Object("response_format");
   if (format == nullptr) return;
@@ -102,6 +128,7 @@ void ReadGuided(Fields& fields, v1::GenerateRequest& request, FieldNames& names)
     constraint.Choice(members, "choice");
     constraint.Grammar(members, "grammar");
     constraint.JsonObject(members, "json_object");
+    RefuseOtherMembers(members);
     fields.Keep(members.status());
   }
   ReadResponseFormat(fields, constraint);

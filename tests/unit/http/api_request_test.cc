@@ -176,6 +176,31 @@ TEST(Completion, ConstraintsBecomeGuidedDecoding) {
   EXPECT_EQ(api.requests[0].guided().json_schema(), R"({"type":"string"})");
 }
 
+// No part of a constraint goes unheeded: what is not served is refused by name.
+TEST(Completion, StructuredOutputsHaveNoMemberThatIsNotRead) {
+  const auto outputs = [](const std::string& members) {
+    return Completion(absl::StrCat(R"({"prompt":"p","structured_outputs":{)", members, "}}"));
+  };
+  using ::absl::StatusCode;
+  for (const char* tag : {R"({"type":"structural_tag"})", R"("<tag>")"}) {
+    EXPECT_THAT(outputs(absl::StrCat(R"("structural_tag":)", tag)),
+                StatusIs(StatusCode::kUnimplemented,
+                         HasSubstr("structured_outputs.structural_tag: not served")));
+  }
+  EXPECT_THAT(outputs(R"("json":{},"disable_additional_properties":true)"),
+              StatusIs(StatusCode::kUnimplemented, HasSubstr("disable_additional_properties")));
+  EXPECT_THAT(outputs(R"("regexp":"a")"),
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("structured_outputs.regexp: unknown field, expected json")));
+  // vLLM's clients send its defaults.
+  ASSERT_OK_AND_ASSIGN(
+      const ApiRequest api,
+      outputs(R"("regex":"a+","json":null,"structural_tag":null,"disable_fallback":false,
+                 "disable_any_whitespace":true,"disable_additional_properties":false,
+                 "whitespace_pattern":"[ ]?","later":null)"));
+  EXPECT_EQ(api.requests[0].guided().regex(), "a+");
+}
+
 TEST(Completion, BeamsReplaceSampling) {
   ASSERT_OK_AND_ASSIGN(const ApiRequest api, Completion(R"({"prompt":"p","use_beam_search":true,
       "n":2,"best_of":4,"length_penalty":0.5,"early_stopping":true})"));
