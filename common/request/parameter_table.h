@@ -116,11 +116,12 @@ inline constexpr std::tuple kParameters = {
                            Alias{"max_output_tokens", kResponses, true},
                            Alias{"num_predict", kOllama, true},
                            Alias{"max_new_tokens", kCompletions | kChat},
-                           Alias{"n_predict", kCompletions | kChat}},
+                           Alias{"n_predict", kCompletions | kChat, true}},
                .range = {.low = 1},
                .default_text = "what the context holds; 16 in completions",
                .beam_search = true,
-               .help = "Longest answer, in tokens.",
+               .help = "Longest answer, in tokens; -1 and -2 in num_predict and n_predict: what "
+                       "the context holds.",
                .flag = {.help = "Longest answer; 0 = up to the model's context.",
                         .unit = "tokens",
                         .initial = 256,
@@ -171,7 +172,7 @@ inline constexpr std::tuple kParameters = {
                .default_text = "drawn by the router",
                .beam_search = true,
                .help = "Equal seeds give equal answers. Any 64 bits, with or without a "
-                       "sign.",
+                       "sign; -1 in JSON: the router draws one.",
                .flag = {.help = "Equal seeds give equal answers; -1 = the router draws "
                                 "one.",
                         .initial = -1,

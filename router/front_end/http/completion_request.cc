@@ -97,7 +97,9 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict) {
   v1::GenerateRequest base;
   Fields fields(body);
   ReadSharedFields(fields, api, base);
-  if (!base.stop().has_max_tokens()) base.mutable_stop()->set_max_tokens(kMaxTokensDefault);
+  // llama.cpp's name for it may say that there is no limit.
+  if (!base.stop().has_max_tokens() && fields.Any("n_predict") == nullptr)
+    base.mutable_stop()->set_max_tokens(kMaxTokensDefault);
   if (base.sampling().has_logprobs()) api.logprobs = base.sampling().logprobs();
   api.echo = fields.Bool("echo").value_or(false);
   base.set_echo(api.echo);

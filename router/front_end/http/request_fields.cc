@@ -1,5 +1,6 @@
 #include "router/front_end/http/request_fields.h"
 
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,14 @@ void ReadChoices(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) 
   request.clear_best_of();
   if (penalty.has_value()) search.set_length_penalty(*penalty);
   search.set_early_stopping(early.value_or(false));
+}
+
+// llama.cpp's name for max_tokens: -1 and -2 mean what the context holds, as no limit does.
+void ReadPredictLimit(Fields& fields, v1::GenerateRequest& request) {
+  const auto length = fields.Integer("n_predict", {-2, std::numeric_limits<int32_t>::max()});
+  if (!length.has_value()) return;
+  request.mutable_stop()->clear_max_tokens();
+  if (*length >= 0) request.mutable_stop()->set_max_tokens(static_cast<int32_t>(*length));
 }
 
 void ReadStream(Fields& fields, ApiRequest& api) {
@@ -100,6 +109,7 @@ void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& requ
   const request::Api names =
       api.kind == ApiKind::kCompletion ? request::kCompletions : request::kChat;
   ReadSamplingFields(fields, names, request);
+  ReadPredictLimit(fields, request);
   NameAliases(fields, names, api.field_names);
   ReadChoices(fields, api, request);
   ReadStream(fields, api);

@@ -14,14 +14,16 @@
 namespace tandem::router {
 namespace {
 
-// The seed: any 64 bits, written with or without a sign.
+// The seed: any 64 bits, written with or without a sign. -1 is none, as vLLM, llama.cpp and Ollama
+// mean it: the router draws one.
 std::optional<uint64_t> ReadBits(Fields& fields, absl::string_view name) {
   const Json* value = fields.Any(name);
   if (value != nullptr && value->is_number_unsigned()) return value->get<uint64_t>();
   constexpr IntegerRange kAny = {std::numeric_limits<int64_t>::min(),
                                  std::numeric_limits<int64_t>::max()};
   const std::optional<int64_t> number = fields.Integer(name, kAny);
-  return number.has_value() ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
+  if (!number.has_value() || *number == -1) return std::nullopt;
+  return static_cast<uint64_t>(*number);
 }
 
 // ReadField has one overload for each kind of field in rpc::kWireFields.

@@ -99,7 +99,7 @@ absl::StatusOr<ApiRequest> Chat(const std::string& members,
 TEST(Completion, EverySamplingParameterIsMapped) {
   ASSERT_OK_AND_ASSIGN(const ApiRequest api, Completion(R"({
       "model":"m","prompt":"p","temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,
-      "repetition_penalty":1.2,"presence_penalty":0.3,"frequency_penalty":-0.4,"seed":-1,
+      "repetition_penalty":1.2,"presence_penalty":0.3,"frequency_penalty":-0.4,"seed":-2,
       "logit_bias":{"5":-1.5},"allowed_token_ids":[3,4],"logprobs":2,"max_tokens":9,"min_tokens":2,
       "stop":["a","b"],"stop_token_ids":[8],"ignore_eos":true,"include_stop_str_in_output":true,
       "n":2,"best_of":3,"skip_special_tokens":false,"bad_words":["w"],"priority":4,"deadline_s":2.5,
@@ -116,7 +116,7 @@ TEST(Completion, EverySamplingParameterIsMapped) {
   EXPECT_EQ(sampling.repetition_penalty(), 1.2);
   EXPECT_EQ(sampling.presence_penalty(), 0.3);
   EXPECT_EQ(sampling.frequency_penalty(), -0.4);
-  EXPECT_EQ(sampling.seed(), ~uint64_t{0});
+  EXPECT_EQ(sampling.seed(), ~uint64_t{1});
   EXPECT_EQ(sampling.logit_bias().at(5), -1.5f);
   EXPECT_THAT(sampling.allowed_token_ids(), ElementsAre(3, 4));
   EXPECT_EQ(sampling.logprobs(), 2);
@@ -199,6 +199,27 @@ TEST(Completion, StructuredOutputsHaveNoMemberThatIsNotRead) {
                  "disable_any_whitespace":true,"disable_additional_properties":false,
                  "whitespace_pattern":"[ ]?","later":null)"));
   EXPECT_EQ(api.requests[0].guided().regex(), "a+");
+}
+
+// llama.cpp's name, and its values for an answer that only the context bounds.
+TEST(Completion, LengthsOfLlamaCpp) {
+  const auto limit = [](const std::string& members) {
+    return Completion(absl::StrCat(R"({"prompt":"p",)", members, "}"))->requests[0].stop();
+  };
+  EXPECT_EQ(limit(R"("n_predict":7)").max_tokens(), 7);
+  EXPECT_EQ(limit(R"("max_tokens":5,"n_predict":7)").max_tokens(), 7);
+  EXPECT_EQ(limit(R"("n_predict":null)").max_tokens(), 16);
+  for (const char* none : {"-1", "-2"}) {
+    EXPECT_FALSE(limit(absl::StrCat(R"("n_predict":)", none)).has_max_tokens()) << none;
+    EXPECT_FALSE(limit(absl::StrCat(R"("max_tokens":5,"n_predict":)", none)).has_max_tokens());
+    ASSERT_OK_AND_ASSIGN(const ApiRequest chat, Chat(absl::StrCat(R"(,"n_predict":)", none)));
+    EXPECT_FALSE(chat.requests[0].stop().has_max_tokens()) << none;
+  }
+  EXPECT_TRUE(limit(R"("n_predict":0)").has_max_tokens()) << "the prompt alone";
+  for (const char* wrong : {"-3", "1.5", "2147483648"}) {
+    EXPECT_THAT(Completion(absl::StrCat(R"({"prompt":"p","n_predict":)", wrong, "}")),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("n_predict: ")));
+  }
 }
 
 TEST(Completion, BeamsReplaceSampling) {

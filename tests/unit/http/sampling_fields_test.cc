@@ -111,8 +111,16 @@ TEST(SamplingFields, TheNewerNameWins) {
 
 TEST(SamplingFields, SeedsHaveAnySixtyFourBits) {
   EXPECT_EQ(Read(request::kChat, "seed", "18446744073709551615")->sampling().seed(), ~uint64_t{0});
-  EXPECT_EQ(Read(request::kChat, "seed", "-1")->sampling().seed(), ~uint64_t{0});
+  EXPECT_EQ(Read(request::kChat, "seed", "-2")->sampling().seed(), ~uint64_t{1});
   EXPECT_FALSE(Read(request::kChat, "seed", "18446744073709551616").ok());
+}
+
+// As vLLM, llama.cpp and Ollama mean it: equal requests with it need not get equal answers.
+TEST(SamplingFields, ASeedOfMinusOneIsNone) {
+  for (const request::Api api : kApis) {
+    ASSERT_OK_AND_ASSIGN(const auto request, Read(api, "seed", "-1"));
+    EXPECT_FALSE(request.sampling().has_seed());
+  }
 }
 
 }  // namespace
