@@ -96,7 +96,10 @@ absl::Status ReadResponseFormat(const Json& format, v1::GenerateRequest& request
       format.is_object() && format.contains("type") && format["type"].is_string()
           ? format["type"].get<std::string>()
           : "";
-  if (type == "text") return absl::OkStatus();
+  if (type == "text") {
+    request.clear_guided();
+    return absl::OkStatus();
+  }
   if (type == "json_object") {
     request.mutable_guided()->set_json_object(true);
     return absl::OkStatus();
@@ -142,6 +145,17 @@ std::optional<Place> PlaceOf(absl::string_view name) {
   return place;
 }
 
+// As over HTTP: any 64 bits with or without a sign, which the wire's JSON does not take, and -1 for
+// a seed that the router draws.
+absl::Status ReadSeed(const Json& value, v1::GenerateRequest& request) {
+  if (!value.is_number_unsigned() && value == -1) {
+    request.mutable_sampling()->clear_seed();
+  } else {
+    request.mutable_sampling()->set_seed(value.get<uint64_t>());
+  }
+  return absl::OkStatus();
+}
+
 // Puts `name` into `wire`, the JSON of a GenerateRequest's parameters, or straight into `request`.
 absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
                        v1::GenerateRequest& request) {
@@ -155,6 +169,8 @@ absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
     request.mutable_stop()->clear_stop();
   } else if (Contains(kRequestFields, name)) {
     wire[name] = value;
+  } else if (name == "seed" && value.is_number_integer()) {
+    return ReadSeed(value, request);
   } else if (const std::optional<Place> place = PlaceOf(name)) {
     wire[place->part][std::string(place->field)] = value;
   } else if (!ChangesNothing(name, value)) {

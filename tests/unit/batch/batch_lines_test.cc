@@ -80,6 +80,32 @@ TEST(BatchLine, ResponseFormatsGuideTheAnswer) {
   EXPECT_TRUE(object.request.guided().json_object());
 }
 
+TEST(BatchLine, APlainFormatDisplacesTheConstraintOfTheFlags) {
+  v1::GenerateRequest defaults;
+  defaults.mutable_guided()->set_regex("[0-9]+");
+  const auto read = [&](const std::string& members) {
+    return ParseBatchLine(absl::StrCat(R"({"prompt":"p")", members, "}"), 1, defaults)->request;
+  };
+  EXPECT_EQ(read("").guided().regex(), "[0-9]+");
+  EXPECT_FALSE(read(R"(,"response_format":{"type":"text"})").has_guided());
+  EXPECT_TRUE(read(R"(,"response_format":{"type":"json_object"})").guided().json_object());
+}
+
+TEST(BatchLine, SeedsHaveAnySixtyFourBits) {
+  v1::GenerateRequest defaults;
+  defaults.mutable_sampling()->set_seed(7);
+  const auto read = [&](const std::string& seed) {
+    return ParseBatchLine(absl::StrCat(R"({"prompt":"p","seed":)", seed, "}"), 1, defaults)
+        ->request.sampling();
+  };
+  EXPECT_EQ(read("5").seed(), 5u);
+  EXPECT_EQ(read("18446744073709551615").seed(), ~uint64_t{0});
+  EXPECT_EQ(read("-2").seed(), ~uint64_t{1});
+  EXPECT_EQ(read("-9223372036854775808").seed(), uint64_t{1} << 63);
+  EXPECT_EQ(read("null").seed(), 7u);
+  EXPECT_FALSE(read("-1").has_seed()) << "the router draws one";
+}
+
 // As over HTTP: a line for another server's batch need not be rewritten.
 TEST(BatchLine, WhatChangesNothingIsIgnored) {
   ASSERT_OK_AND_ASSIGN(const BatchRequest plain, ParseBatchLine(R"({"prompt":"a"})", 1, {}));
@@ -115,7 +141,8 @@ TEST(BatchLine, WhatIsWrongIsNamed) {
       {R"({"prompt": "a", "web_search_options": {}})", "web_search_options: not served"},
       {R"({"prompt": "a", "max_tokens": "many"})", "max_tokens"},
       {R"({"prompt": "a", "temperature": {}})", "temperature"},
-      {R"({"prompt": "a", "seed": -1})", "seed"},
+      {R"({"prompt": "a", "seed": 1.5})", "seed"},
+      {R"({"prompt": "a", "seed": 18446744073709551616})", "seed"},
       {R"({"prompt": "a", "response_format": {"type": "xml"}})", "response_format: "},
       {R"({"prompt": "a", "custom_id": 5})", "custom_id: "},
       {R"({"body": 5})", "body: "},
