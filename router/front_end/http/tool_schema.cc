@@ -77,7 +77,17 @@ Json ParametersOf(const Json& tool) {
   const Json& function = tool["function"];
   const auto parameters = function.find("parameters");
   const bool given = parameters != function.end() && !parameters->is_null();
-  return given ? *parameters : Json{{"type", "object"}};
+  Json schema = given ? *parameters : Json::object();
+  const auto type = schema.find("type");
+  if (type == schema.end()) {
+    schema["type"] = "object";
+  } else if (*type != "object") {
+    Json& all = schema["allOf"];
+    if (all.is_null()) all = Json::array();
+    // What is no list is refused when the schema is compiled.
+    if (all.is_array()) all.push_back(Json{{"type", "object"}});
+  }
+  return schema;
 }
 
 Json SchemaOfCalls(const Json& tools, bool parallel) {

@@ -7,7 +7,8 @@
 
 namespace tandem::router {
 
-// A tool's parameters; without them, any object. REQUIRES: CheckTools accepts the tool.
+// A tool's parameters; without them, any object. Arguments are always an object, so a schema that
+// other values satisfy too is narrowed to objects. REQUIRES: CheckTools accepts the tool.
 Json ParametersOf(const Json& tool);
 
 // A list of at least one call of any of the tools, of one where they are not `parallel`. Each

@@ -17,6 +17,7 @@
 #include "common/guided/state_graph.h"
 #include "common/rpc/convert.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
 
@@ -169,6 +170,36 @@ TEST(Guided, AnAnswerGoesOnInItsConstraintAfterItsDecodeNodeDied) {
   EXPECT_GE(interrupted.finished.route().attempts(), 2);
   EXPECT_EQ(interrupted.tokens, whole.tokens);
   EXPECT_EQ(interrupted.text, whole.text);
+}
+
+// Whatever a tool's parameters say of their type, an answer that must call it does, with an object.
+TEST(Guided, ADemandedCallComesWithAnObject) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=512"}));
+  for (const char* parameters : {"{}", R"({"properties":{"x":{"maxLength":5}}})"}) {
+    for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
+      for (int seed = 0; seed < 10; ++seed) {
+        const std::string body = absl::StrCat(
+            R"({"messages":[{"role":"user","content":"u"}],"max_tokens":300,"seed":)", seed,
+            R"(,"tools":[{"type":"function","function":{"name":"f","parameters":)", parameters,
+            R"(}}],"tool_choice":)", choice, "}");
+        SCOPED_TRACE(body);
+        const HttpAnswer answer =
+            Ask(cluster->http_address(), PostOf("/v1/chat/completions", body));
+        SCOPED_TRACE(answer.body);
+        ASSERT_EQ(answer.status, 200);
+        const auto message = answer.Json()["choices"][0];
+        ASSERT_GE(message["message"]["tool_calls"].size(), 1u);
+        for (const auto& call : message["message"]["tool_calls"]) {
+          const std::string arguments = call["function"]["arguments"].get<std::string>();
+          EXPECT_TRUE(absl::StartsWith(arguments, "{"));
+          // A call that the answer's length cut off is no JSON.
+          if (message["finish_reason"] == "length") continue;
+          EXPECT_TRUE(nlohmann::json::parse(arguments, nullptr, false).is_object());
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 
 // Each of these takes the compiler a good part of its budget. They are compiled one by one on a

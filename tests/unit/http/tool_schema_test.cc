@@ -99,6 +99,41 @@ TEST(ToolSchema, NamesAndDataThatLookLikeReferencesStay) {
   EXPECT_FALSE(calls.Accepts(CallOf(0, R"({"const":"x"})")));
 }
 
+// A schema need not say that it is an object's, and a call's arguments are one all the same.
+TEST(ToolSchema, ArgumentsAreObjects) {
+  const std::string recursive =
+      R"({"$ref":"#/$defs/n","$defs":{"n":{"properties":{"x":{"$ref":"#/$defs/n"}}}}})";
+  for (const std::string& schema :
+       {std::string("{}"), std::string("null"), std::string(R"({"properties":{"x":{}}})"),
+        std::string(R"({"type":["object","string","integer"]})"),
+        std::string(R"({"type":["integer","object"],"allOf":[{"minProperties":0}]})"),
+        std::string(R"({"anyOf":[{"type":"integer"},{"type":"object"},{"type":"array"}]})"),
+        std::string(R"({"enum":[5,{"x":7},[1],"text",{}]})"), recursive}) {
+    SCOPED_TRACE(schema);
+    const auto calls = AcceptorOf({schema, schema});
+    const ApiRequest named = Demanding({schema}, R"({"type":"function","function":{"name":"f0"}})");
+    ASSERT_OK_AND_ASSIGN(auto arguments,
+                         guided::Acceptor::Create(request::GuidedParams::Kind::kJsonSchema,
+                                                  named.requests[0].guided().json_schema()));
+    for (const char* object : {"{}", R"({"x":7})"}) {
+      EXPECT_TRUE(calls.Accepts(CallOf(1, object))) << object;
+      EXPECT_TRUE(arguments.Accepts(object)) << object;
+    }
+    for (const char* other : {"5", "[1]", "\"text\"", "null"}) {
+      EXPECT_FALSE(calls.Accepts(CallOf(1, other))) << other;
+      EXPECT_FALSE(arguments.Accepts(other)) << other;
+    }
+  }
+  // Below the root any value may follow.
+  EXPECT_TRUE(AcceptorOf({recursive}).Accepts(CallOf(0, R"({"x":5})")));
+  for (const char* never : {R"({"type":"string"})", R"({"type":["integer","null"]})",
+                            R"({"type":"string","allOf":{}})", R"({"type":5})"}) {
+    EXPECT_EQ(VerdictOn(Demanding({never}, R"("required")")).code(),
+              absl::StatusCode::kInvalidArgument)
+        << never;
+  }
+}
+
 TEST(ToolSchema, ErrorsNameTheTool) {
   const std::string good = R"({"type":"object"})";
   const auto message_of = [&](const std::string& wrong, const char* choice) {
