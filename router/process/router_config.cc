@@ -60,7 +60,8 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
              {.group = "Network"});
   schema.Add("allowed-origins", &config.allowed_origins,
              "Web origins whose pages may call the HTTP API, such as https://chat.example; * = "
-             "any, empty = none.",
+             "any, empty = none. Without API keys their hosts are also names by which the router "
+             "may be called.",
              {.group = "Network"});
 }
 

@@ -7,9 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -20,6 +18,7 @@
 #include "common/runtime/control_groups.h"
 #include "common/telemetry/log.h"
 #include "router/front_end/http/http_server.h"
+#include "router/front_end/http/request_host.h"
 
 namespace tandem::router {
 namespace {
@@ -72,12 +71,6 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> LoadAssets(
   }
   RETURN_IF_ERROR(ChooseTemplate(config.chat_template, *assets));
   return assets;
-}
-
-// Whether only this machine can reach an address, host:port.
-bool IsLoopback(absl::string_view address) {
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
 }
 
 // Without a secret or TLS any process that reaches the port may join as a node: it is then sent

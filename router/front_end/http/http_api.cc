@@ -17,6 +17,7 @@
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/request_headers.h"
+#include "router/front_end/http/request_host.h"
 #include "router/front_end/http/response_request.h"
 #include "router/front_end/http/truncate_prompts.h"
 #include "router/front_end/long_work.h"
@@ -76,6 +77,10 @@ HttpConnection::Hooks HttpApi::HooksOf(Port port) {
 HttpApi::HttpApi(Deps deps, const FrontEndOptions& options)
     : deps_(std::move(deps)),
       allowed_origins_(options.allowed_origins),
+      // Under TLS a foreign name does not fit the certificate.
+      looks_at_hosts_(deps_.keys == nullptr && !options.server.tls.any()),
+      loopback_(IsLoopback(options.server.address)),
+      admin_loopback_(IsLoopback(options.admin_address)),
       started_s_(absl::ToUnixSeconds(RealClock().Now())),
       has_admin_port_(!options.admin_address.empty()),
       openapi_(Describe(deps_.keys != nullptr, Port::kClients, has_admin_port_)),
@@ -141,6 +146,11 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange
   call.exchange = std::move(exchange);
   call.port = port;
   call.now = RealClock().Now();
+  if (looks_at_hosts_) {
+    const absl::Status host = CheckHost(
+        call.request, port == Port::kAdmin ? admin_loopback_ : loopback_, allowed_origins_);
+    if (!host.ok()) return Reply(call, ErrorReply(host));
+  }
   if (const Route* route = FindRoute(call.request.path)) {
     if (ServesAt(*route, port, has_admin_port_)) return Dispatch(*route, call);
     const char* elsewhere = port == Port::kAdmin ? "clients" : "operators (--admin)";

@@ -224,6 +224,8 @@ class HttpApi {
 
   const Deps deps_;
   const std::vector<std::string> allowed_origins_;
+  const bool looks_at_hosts_;  // see request_host.h
+  const bool loopback_, admin_loopback_;
   const int64_t started_s_;
   const bool has_admin_port_;
   const std::string openapi_, admin_openapi_;  // of each port

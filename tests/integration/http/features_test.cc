@@ -340,6 +340,50 @@ TEST(HttpFeatures, PagesOfAllowedOriginsMayCall) {
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 
+// A page whose site's name was led to this machine is, to its browser, the router's own page.
+TEST(HttpFeatures, NoPageOfAForeignNameIsServedWithoutKeys) {
+  const auto asked = [](const std::string& address, const std::string& host,
+                        const std::string& path, const std::string& origin = "") {
+    const std::string headers = absl::StrCat(" HTTP/1.1\r\nhost: ", host, "\r\n",
+                                             origin.empty() ? "" : "origin: " + origin + "\r\n");
+    const std::string body = R"({"prompt":"x","max_tokens":2})";
+    if (path != "/v1/completions") return Ask(address, "GET " + path + headers + "\r\n");
+    return Ask(address, absl::StrCat("POST ", path, headers, "content-type: application/json\r\n",
+                                     "content-length: ", body.size(), "\r\n\r\n", body));
+  };
+  ASSERT_OK_AND_ASSIGN(auto cluster,
+                       TestCluster::Start({"--engine=hash", "--kv-blocks=256",
+                                           "--allowed-origins=https://chat.example"}));
+  const std::string http = cluster->http_address();
+  const std::string port = http.substr(http.rfind(':'));
+  for (const char* path : {"/", "/v1/models", "/load", "/metrics", "/v1/completions"}) {
+    const HttpAnswer refused = asked(http, "evil.example" + port, path);
+    EXPECT_EQ(refused.status, 403) << path;
+    EXPECT_THAT(refused.body, HasSubstr("host: evil.example, expected an address")) << path;
+    EXPECT_EQ(asked(http, "evil.example" + port, path, "http://evil.example" + port).status, 403);
+    // As programs call it, and the page that the router itself serves.
+    for (const std::string& host :
+         {http, "localhost" + port, "router" + port, std::string("chat.example")}) {
+      EXPECT_NE(asked(http, host, path).status, 403) << path << " of " << host;
+      EXPECT_NE(asked(http, host, path, "http://" + host).status, 403) << path << " of " << host;
+    }
+    EXPECT_EQ(asked(http, "localhost" + port, path).status, 200) << path;
+  }
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+
+  // Where other machines reach the router, programs call it by any name.
+  ASSERT_OK_AND_ASSIGN(
+      cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256", "--http=0.0.0.0:0"}));
+  const std::string open = cluster->http_address();
+  const std::string local = "127.0.0.1" + open.substr(open.rfind(':'));
+  const std::string name = "router.example";
+  for (const char* path : {"/v1/models", "/v1/completions"}) {
+    EXPECT_EQ(asked(local, name, path).status, 200) << path;
+    EXPECT_EQ(asked(local, name, path, "http://" + name).status, 403) << path;
+  }
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
 TEST(HttpFeatures, TheLongestServedIsWhatTheNodesHold) {
   ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=20"}));
   constexpr int kTokens = 20 * 32;
