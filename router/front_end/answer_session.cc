@@ -90,6 +90,7 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Make(
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   session->front_end_ = arrival.front_end;
   session->audit_ = arrival.audit;
+  session->place_ = arrival.place;
   RETURN_IF_ERROR(session->Prepare(request, arrival, session->input_.emplace()));
   const request::GuidedParams& guided = *session->input_->guided;
   if (guided.any()) RETURN_IF_ERROR(session->ConstraintVerdict(guided).value_or(absl::OkStatus()));

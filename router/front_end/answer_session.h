@@ -33,6 +33,7 @@
 #include "router/front_end/long_work.h"
 #include "router/front_end/model_assets.h"
 #include "router/front_end/request_metrics.h"
+#include "router/front_end/running_answers.h"
 #include "router/front_end/service_measure.h"
 #include "router/front_end/tenant.h"
 #include "router/front_end/trace_store.h"
@@ -70,6 +71,7 @@ struct Arrival {
   bool keeps_answers = false;                  // see RequestInput
   int64_t front_end_bytes = 0;                 // see RequestInput
   bool chat_turn = false;  // the prompt is a chat, and the answer a message of its own
+  RunningAnswers::Place place = nullptr;  // null: no drain waits for the answer
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
@@ -85,6 +87,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     guided::CompileQueue& constraints;
     LongWork& long_work;
     const ServiceTiers& tiers;
+    RunningAnswers& running;
     bool access_log = false;    // one line for each request
     AuditLog* audit = nullptr;  // null: there is none
   };
@@ -158,6 +161,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   const Deps deps_;
   std::shared_ptr<AnswerSink> sink_;   // on the core's strand once started; null after the end
   std::shared_ptr<AnswerSink> ended_;  // until it has sent its end
+  // As long as the session: the front end keeps that until the client has its end.
+  RunningAnswers::Place place_;
   // On the core's strand once started; null without a tenant, and once the core has ended the
   // request.
   std::shared_ptr<const TenantCall> call_;

@@ -1,5 +1,6 @@
 #include "router/process/router_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 #include <variant>
@@ -7,7 +8,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/base/steady_cond_var.h"
 #include "common/rpc/server.h"
 #include "common/rpc/shutdown_text.h"
 #include "common/runtime/clock.h"
@@ -19,6 +19,7 @@
 #include "router/front_end/grpc/client_service.h"
 #include "router/front_end/http/http_api.h"
 #include "router/front_end/quota_exchange.h"
+#include "router/front_end/running_answers.h"
 #include "router/front_end/throughput_line.h"
 #include "router/process/fleet_service.h"
 
@@ -66,7 +67,7 @@ class RouterServerImpl final : public RouterServer {
         client_service_(SessionDeps(), status_, [this] { return Served(); }) {}
 
   ~RouterServerImpl() override {
-    client_service_.BeginDrain();
+    answers_.BeginDrain();
     fleet_service_.DisconnectAll(absl::UnavailableError(rpc::kRouterShutsDown));
     // Cancels open calls. The router thread goes on until the last of them has ended.
     if (front_end_ != nullptr) front_end_->Stop();
@@ -105,11 +106,11 @@ class RouterServerImpl final : public RouterServer {
       ASSIGN_OR_RETURN(
           front_end_,
           HttpApi::Start(
-              http, {SessionDeps(), status_, [this] { return decode_ready_ && !draining_; },
-                     [this] { return context_tokens_.load(); },
-                     [this] { return RealClock().Now() - absl::FromUnixNanos(last_batch_ns_); },
-                     [this] { RefuseOverGrpc(); }, keys_.get(),
-                     [this] { return quotas_.peers(RealClock().Now()); }}));
+              http,
+              {SessionDeps(), status_, [this] { return decode_ready_ && !answers_.draining(); },
+               [this] { return context_tokens_.load(); },
+               [this] { return RealClock().Now() - absl::FromUnixNanos(last_batch_ns_); },
+               keys_.get(), [this] { return quotas_.peers(RealClock().Now()); }}));
     }
     thread_ = Thread("router", [this] { inbox_.RunOwner(kTickInterval); });
     return absl::OkStatus();
@@ -129,7 +130,7 @@ class RouterServerImpl final : public RouterServer {
   void Watch() override {
     ReloadKeys();
     client_server_->SetHealth("", true);
-    client_server_->SetHealth("ready", decode_ready_ && !draining_);
+    client_server_->SetHealth("ready", decode_ready_ && !answers_.draining());
     const absl::Time now = RealClock().Now();
     throughput_.OnTick(now, CountRequests());
     for (rpc::CertificateWatch& certificate : certificates_) certificate.OnTick(now);
@@ -137,11 +138,14 @@ class RouterServerImpl final : public RouterServer {
 
   bool Drain(absl::Duration timeout) override {
     Log(LogLevel::kInfo, "the router is draining", {{"timeout", absl::FormatDuration(timeout)}});
-    RefuseOverGrpc();
+    answers_.BeginDrain();
     if (front_end_ != nullptr) front_end_->BeginDrain();
     Watch();
-    const bool idle = AwaitIdle(timeout);
+    const bool idle = answers_.AwaitNone(timeout);
+    // What the core and the front ends have ended may still be on its way to the clients.
+    const absl::Time until = RealClock().Now() + kLastWrites;
     if (front_end_ != nullptr) front_end_->FinishDrain(kLastWrites);
+    client_server_->Shutdown(std::max(until - RealClock().Now(), absl::ZeroDuration()));
     if (idle) {
       Log(LogLevel::kInfo, "drained");
     } else {
@@ -161,14 +165,9 @@ class RouterServerImpl final : public RouterServer {
     if (!options.fleet_tls.has_value()) return {};
     return {options.fleet_tls->files(), options.fleet_tls->NodeRule()};
   }
-  // Any thread. The router is not ready from now on; requests that run go on.
-  void RefuseOverGrpc() {
-    draining_ = true;
-    client_service_.BeginDrain();
-  }
   AnswerSession::Deps SessionDeps() {
-    return {*assets_,     inbox_,     *random_, metrics_,    traces_,     shedder_,
-            constraints_, long_work_, tiers_,   access_log_, audit_.get()};
+    return {*assets_,     inbox_,     *random_, metrics_, traces_,     shedder_,
+            constraints_, long_work_, tiers_,   answers_, access_log_, audit_.get()};
   }
   void ReloadKeys() {
     if (keys_ == nullptr) return;
@@ -180,12 +179,6 @@ class RouterServerImpl final : public RouterServer {
   RequestCounts CountRequests() const {
     absl::MutexLock lock(&mutex_);
     return requests_;
-  }
-  bool AwaitIdle(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    const auto idle = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return requests_.total() == 0; };
-    idle_.WaitFor(&mutex_, timeout, idle);
-    return idle();
   }
 
   // ---- on the core's strand
@@ -209,7 +202,6 @@ class RouterServerImpl final : public RouterServer {
     Dispatch(now);
     absl::MutexLock lock(&mutex_);
     requests_ = core_->request_counts();
-    if (requests_.total() == 0) idle_.SignalAll();
   }
 
   void Handle(SubmitRequest& event, absl::Time now) {
@@ -359,6 +351,7 @@ class RouterServerImpl final : public RouterServer {
   RequestMetrics metrics_;
   TraceStore traces_;
   LoadShedder shedder_;
+  RunningAnswers answers_;
   const bool access_log_;
   rpc::CertificateWatch certificates_[2];  // as throughput_
   ThroughputLine throughput_;              // on the thread that calls Watch
@@ -387,10 +380,8 @@ class RouterServerImpl final : public RouterServer {
   std::atomic<bool> decode_ready_{false};
   std::atomic<int64_t> context_tokens_{0};
   std::atomic<int64_t> last_batch_ns_{absl::ToUnixNanos(RealClock().Now())};  // of the core
-  std::atomic<bool> draining_{false};
   mutable absl::Mutex mutex_;
   RequestCounts requests_ ABSL_GUARDED_BY(mutex_);
-  SteadyCondVar idle_;
   std::string shown_numerics_id_;  // on the strand
   std::string numerics_id_ ABSL_GUARDED_BY(mutex_);
   Thread thread_;

@@ -151,9 +151,9 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> ClientService::Generate(
   RETURN_IF_ERROR(Shed([&] { return ParseRequest(bytes, request).ok() && Resumes(request); }));
   RETURN_IF_ERROR(CountRequest(caller.tenant));
   RETURN_IF_ERROR(ParseRequest(bytes, request));
-  if (draining_) return absl::UnavailableError("this router is draining; ask another");
   Arrival arrival{RealClock().Now(), TraceIdOf(caller.traceparent),
                   LoadShedder::FrontEndKind::kGrpc};
+  ASSIGN_OR_RETURN(arrival.place, deps_.running.Enter());
   arrival.audit = caller.audit;
   if (caller.audit != nullptr) caller.audit->SetRequestId(request.request_id());
   if (caller.tenant != nullptr) {

@@ -1,11 +1,10 @@
 // The gRPC service that clients call. It parses and tokenizes requests and submits them to the
 // core; it decides nothing about them. It looks at a call's key before gRPC reads its message, and
 // takes messages as raw bytes, so that it can name the field that is not UTF-8. Thread safety: gRPC
-// calls the service on any of its threads; BeginDrain from any thread; RequireKeys and GuardStatus
-// before serving. Owner: RouterServer.
+// calls the service on any of its threads; RequireKeys and GuardStatus before serving. Owner:
+// RouterServer.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -37,8 +36,6 @@ class ClientService final : public grpc::Service {
   // GetStatus then needs an admin's key, or the operator key of `fleet_secret`. REQUIRES: as
   // RequireKeys.
   void GuardStatus(const std::string& fleet_secret);
-  // From now on Generate is refused with kUnavailable.
-  void BeginDrain() { draining_ = true; }
 
  private:
   // Who makes a call, as its metadata say.
@@ -102,7 +99,6 @@ class ClientService final : public grpc::Service {
   ApiKeys* keys_ = nullptr;
   bool guards_status_ = false;
   std::string operator_key_hash_;  // empty without a secret
-  std::atomic<bool> draining_{false};
 };
 
 }  // namespace tandem::router

@@ -110,6 +110,11 @@ std::string ClientSocket::PeerAddress() const {
   return error ? "" : peer.address().to_string();
 }
 
+bool ClientSocket::HoldsBytes() const {
+  error_code error;
+  return HasDecrypted() || (socket_.available(error) > 0 && !error);
+}
+
 void ClientSocket::ShutdownSend() {
   EndTls();
   error_code ignored;

@@ -50,6 +50,8 @@ class ClientSocket {
   // Writes a prefix of `bytes` and returns its length. `error`: would_block if nothing was written;
   // the next call must bring the same bytes again, and may add more after them.
   size_t WriteSome(absl::string_view bytes, boost::system::error_code& error);
+  // Whether bytes of the client wait to be read.
+  bool HoldsBytes() const;
   // The IP address of the other end; empty when the connection is gone.
   std::string PeerAddress() const;
   // Tells the client that nothing follows.

@@ -88,6 +88,11 @@ HttpApi::HttpApi(Deps deps, const FrontEndOptions& options)
       responses_(options.responses),
       batches_(std::make_shared<BatchBudget>(options.batch_bytes_max)) {}
 
+void HttpApi::BeginDrain() {
+  deps_.session.running.BeginDrain();
+  server_->EndKeepAlive();
+}
+
 void HttpApi::FinishDrain(absl::Duration timeout) {
   server_->BeginDrain();
   server_->AwaitIdle(timeout);
@@ -335,9 +340,8 @@ void HttpApi::ChatCompletions(Call& call) {
 }
 
 void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
-  if (draining_) {
-    return Reply(call, ErrorReply(absl::UnavailableError("this router is draining; ask another")));
-  }
+  absl::StatusOr<RunningAnswers::Place> place = deps_.session.running.Enter();
+  if (!place.ok()) return Reply(call, ErrorReply(place.status()));
   ApiAnswer::Options options;
   const ModelIdentity& model = deps_.session.assets.identity;
   const std::string& given_id = api.requests[0].request_id();
@@ -355,6 +359,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");
   Arrival arrival{call.request.arrived, TraceIdOf(call.traceparent),
                   LoadShedder::FrontEndKind::kHttp};
+  arrival.place = *std::move(place);
   arrival.resumes = api.resumes;
   arrival.chat_turn = api.chat_turn;
   // The last event of a response's stream repeats all of it.
@@ -431,7 +436,6 @@ void HttpApi::Version(Call& call) { Reply(call, JsonReply({{"version", std::stri
 
 void HttpApi::Drain(Call& call) {
   BeginDrain();
-  deps_.drain();
   ReplyWithStatus(call, [](const v1::GetStatusResponse& status) {
     HttpReply reply = JsonReply({{"draining", true},
                                  {"requests_running", status.router().requests_running()},

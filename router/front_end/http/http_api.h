@@ -16,7 +16,6 @@
 // run on the server's I/O threads. Owner: the router process.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -61,7 +60,6 @@ class HttpApi {
     std::function<bool()> ready;
     std::function<int64_t()> context_tokens;
     std::function<absl::Duration()> core_silent;
-    std::function<void()> drain;  // the router's other ports refuse new requests from then on
     ApiKeys* keys = nullptr;
     std::function<int64_t()> quota_routers;  // that share tenants' quotas with this one
   };
@@ -80,8 +78,9 @@ class HttpApi {
   const std::string& address() const { return server_->address(); }
   // Empty without a port for operators.
   std::string admin_address() const { return admin_ == nullptr ? "" : admin_->address(); }
-  // From now on completions are refused with 503, and /ready answers 503.
-  void BeginDrain() { draining_ = true; }
+  // From now on completions are refused with 503, here and over gRPC, and clients' connections
+  // close after their answers: their next requests go to another router. Probes still connect.
+  void BeginDrain();
   // Waits until running answers are written and their connections closed, at most `timeout`.
   void FinishDrain(absl::Duration timeout);
   // Closes all connections and ends the threads. REQUIRES of the owner: it destroys this object
@@ -232,7 +231,6 @@ class HttpApi {
   ResponseStore responses_;
   // Shared with the answers, which may outlive this object.
   const std::shared_ptr<BatchBudget> batches_;
-  std::atomic<bool> draining_{false};
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<HttpServer> admin_;  // null without a port for operators
 };

@@ -319,8 +319,10 @@ void HttpConnection::ReplyDone() {
 // ---- ending
 
 void HttpConnection::CloseWhenIdle() {
-  keep_alive_ = false;
-  if (state_ == State::kReading && !reader_.in_request()) Close();
+  EndKeepAlive();
+  // A request that the kernel holds is read and answered: closing would reset its connection.
+  const bool idle = state_ == State::kReading && !reader_.in_request() && !socket_.HoldsBytes();
+  if (idle) Close();
 }
 
 void HttpConnection::Close() {

@@ -69,7 +69,9 @@ class HttpConnection final : public HttpExchange,
                  BufferBudget& budget, const Hooks& hooks);
 
   void Start();
-  // Closes the connection now or, if a reply is being made, after the reply.
+  // The connection closes after its next reply, or the one that is being made.
+  void EndKeepAlive() { keep_alive_ = false; }
+  // The same; it closes now if no request has come.
   void CloseWhenIdle();
   void Close();
 

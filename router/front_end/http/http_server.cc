@@ -52,6 +52,7 @@ struct Worker {
   IoStrand strand{context};
   // Bound: connections_max (32,768) over all workers.
   absl::flat_hash_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
+  bool keeps_alive = true;  // connections, after an answer
   bool stopping = false;
   Thread thread;
 };
@@ -125,6 +126,16 @@ class HttpServerImpl final : public HttpServer {
 
   const std::string& address() const override { return address_; }
 
+  void EndKeepAlive() override {
+    for (auto& worker : workers_) {
+      worker->strand.Post([raw = worker.get()] {
+        raw->keeps_alive = false;
+        const auto connections = raw->connections;
+        for (const auto& [connection, owner] : connections) owner->CloseWhenIdle();
+      });
+    }
+  }
+
   void BeginDrain() override {
     boost::asio::post(workers_[0]->context, [this] {
       error_code ignored;
@@ -132,12 +143,9 @@ class HttpServerImpl final : public HttpServer {
       retry_->cancel();
     });
     for (auto& worker : workers_) {
-      worker->strand.Post([raw = worker.get()] {
-        raw->stopping = true;
-        const auto connections = raw->connections;
-        for (const auto& [connection, owner] : connections) owner->CloseWhenIdle();
-      });
+      worker->strand.Post([raw = worker.get()] { raw->stopping = true; });
     }
+    EndKeepAlive();
   }
 
   void AwaitIdle(absl::Duration timeout) override {
@@ -212,6 +220,7 @@ class HttpServerImpl final : public HttpServer {
       }
       worker.connections[connection.get()] = connection;
       if (worker.stopping) return connection->Close();
+      if (!worker.keeps_alive) connection->EndKeepAlive();
       connection->Start();
     });
   }

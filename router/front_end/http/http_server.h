@@ -36,7 +36,10 @@ class HttpServer {
 
   // "host:port" with the port bound.
   virtual const std::string& address() const = 0;
-  // Accepts no more connections. Each connection closes after its current answer.
+  // Each connection, now open or accepted later, closes after its current answer; idle ones close
+  // now.
+  virtual void EndKeepAlive() = 0;
+  // The same, and accepts no more connections.
   virtual void BeginDrain() = 0;
   // Waits until no connection is left, at most `timeout`.
   virtual void AwaitIdle(absl::Duration timeout) = 0;

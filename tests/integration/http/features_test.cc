@@ -10,6 +10,7 @@
 #include <functional>
 #include <regex>
 #include <set>
+#include <thread>
 
 #include "common/model/byte_vocabulary.h"
 #include "common/model/hash_model.h"
@@ -79,6 +80,41 @@ TEST(HttpFeatures, StreamsEndWholeWhenTheRouterDrains) {
     }
     EXPECT_EQ(tokens, static_cast<size_t>(kTokens));
   }
+}
+
+// The client has read little of an answer that the router's core has ended: the rest waits in the
+// router.
+TEST(HttpFeatures, UnreadGrpcStreamsEndWholeWhenTheRouterDrains) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256"}));
+  const auto stub = v1::Tandem::NewStub(
+      grpc::CreateChannel(cluster->address(), grpc::InsecureChannelCredentials()));
+  constexpr int kTokens = 4000;
+  v1::GenerateRequest request;
+  request.set_text("p");
+  request.mutable_sampling()->set_logprobs(20);
+  request.mutable_stop()->set_max_tokens(kTokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse part;
+  ASSERT_TRUE(reader->Read(&part));
+  while (Ask(cluster->http_address(), GetOf("/load")).Json()["server_load"] != 0) {
+  }
+  std::string ended;
+  std::thread stops([&] { ended = cluster->Stop(); });
+  EXPECT_THAT(cluster->AwaitLinesWith("the router is draining"), ::testing::SizeIs(1));
+  int tokens = 0;
+  bool finished = false;
+  while (reader->Read(&part)) {
+    tokens += part.delta().tokens_size();
+    finished |= part.has_finished();
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_TRUE(finished);
+  EXPECT_EQ(tokens, kTokens);
+  stops.join();
+  EXPECT_EQ(ended, "exit code 0");
 }
 
 TEST(HttpFeatures, TraceIdsReachHeadersAndLogs) {

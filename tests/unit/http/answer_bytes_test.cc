@@ -31,13 +31,12 @@ using ::testing::HasSubstr;
 class AnswerBytes : public ::testing::Test {
  protected:
   void Serve(int64_t batch_bytes_max) {
-    HttpApi::Deps deps{
-        {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_, tiers_},
-        status_,
-        [] { return true; },
-        [] { return 4096; },
-        [] { return absl::ZeroDuration(); },
-        [] {}};
+    HttpApi::Deps deps{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
+                        long_work_, tiers_, running_},
+                       status_,
+                       [] { return true; },
+                       [] { return 4096; },
+                       [] { return absl::ZeroDuration(); }};
     deps.quota_routers = [] { return 0; };
     FrontEndOptions options;
     options.server.address = "127.0.0.1:0";
@@ -69,6 +68,7 @@ class AnswerBytes : public ::testing::Test {
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};
+  RunningAnswers running_;
   absl::Mutex mutex_;
   std::vector<RequestInput> inputs_ ABSL_GUARDED_BY(mutex_);
   Inbox inbox_{4096, [this](std::vector<InboxItem>& items) {

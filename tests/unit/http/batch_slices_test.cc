@@ -54,10 +54,10 @@ class BatchSlices : public ::testing::Test {
       request.mutable_stop()->set_max_tokens(1);
       api.requests.push_back(std::move(request));
     }
-    ApiAnswer::Start(
-        std::move(api), exchange_,
-        {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_, tiers_},
-        {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, away);
+    ApiAnswer::Start(std::move(api), exchange_,
+                     {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
+                      long_work_, tiers_, running_},
+                     {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, away);
   }
   // The core takes the oldest request that waits, and ends each of its sequences.
   void TakeOne() {
@@ -84,6 +84,7 @@ class BatchSlices : public ::testing::Test {
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};
+  RunningAnswers running_;
   std::vector<SubmitRequest> waiting_;
   int64_t ahead_ = 0, most_ahead_ = 0;
   int taken_ = 0;

@@ -25,12 +25,8 @@ using ::testing::HasSubstr;
 class CoreFreeCalls : public ::testing::Test {
  protected:
   void SetUp() override {
-    HttpApi::Deps deps{Session(),
-                       status_,
-                       [] { return true; },
-                       [] { return 4096; },
-                       [] { return absl::ZeroDuration(); },
-                       [] {}};
+    HttpApi::Deps deps{Session(), status_, [] { return true; }, [] { return 4096; },
+                       [] { return absl::ZeroDuration(); }};
     deps.quota_routers = [] { return 0; };
     FrontEndOptions options;
     options.server.address = "127.0.0.1:0";
@@ -51,7 +47,7 @@ class CoreFreeCalls : public ::testing::Test {
   }
   AnswerSession::Deps Session() {
     return {*assets_, inbox_,       *random_,   metrics_, traces_,
-            shedder_, constraints_, long_work_, tiers_};
+            shedder_, constraints_, long_work_, tiers_,   running_};
   }
 
   const std::unique_ptr<ModelAssets> assets_ = ModelAssets::ForHashEngine().value();
@@ -60,6 +56,7 @@ class CoreFreeCalls : public ::testing::Test {
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};
+  RunningAnswers running_;
   absl::Notification stuck_, released_;
   Inbox inbox_{64, [this](std::vector<InboxItem>&) {
                  if (!stuck_.HasBeenNotified()) stuck_.Notify();

@@ -54,10 +54,10 @@ class InlineWrites : public ::testing::Test {
     request.mutable_stop()->set_max_tokens(1000);
     if (logprobs.has_value()) request.mutable_sampling()->set_logprobs(*logprobs);
     api.requests.push_back(std::move(request));
-    ApiAnswer::Start(
-        std::move(api), exchange_,
-        {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_, tiers_},
-        {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, /*away=*/false);
+    ApiAnswer::Start(std::move(api), exchange_,
+                     {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
+                      long_work_, tiers_, running_},
+                     {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, /*away=*/false);
     ASSERT_NE(session_, nullptr);
     session_->Accepted();
     session_->Flush(/*inline_ok=*/true);
@@ -90,6 +90,7 @@ class InlineWrites : public ::testing::Test {
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};
+  RunningAnswers running_;
   std::shared_ptr<AnswerSession> session_;
   Inbox inbox_{64, [this](std::vector<InboxItem>& items) {
                  for (InboxItem& item : items) {

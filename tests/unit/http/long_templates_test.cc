@@ -107,12 +107,8 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
       released_.WaitForNotification();
     }));
     busy_.WaitForNotification();
-    HttpApi::Deps deps{Session(),
-                       status_,
-                       [] { return true; },
-                       [] { return 4096; },
-                       [] { return absl::ZeroDuration(); },
-                       [] {}};
+    HttpApi::Deps deps{Session(), status_, [] { return true; }, [] { return 4096; },
+                       [] { return absl::ZeroDuration(); }};
     deps.quota_routers = [] { return 0; };
     FrontEndOptions options;
     options.server.address = "127.0.0.1:0";
@@ -129,7 +125,7 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
   }
   AnswerSession::Deps Session() {
     return {*assets_, inbox_,       *random_,   metrics_, traces_,
-            shedder_, constraints_, long_work_, tiers_};
+            shedder_, constraints_, long_work_, tiers_,   running_};
   }
   // What becomes of a call: ABORTED once it has reached the core.
   grpc::StatusCode Generate(const v1::GenerateRequest& request) {
@@ -181,6 +177,7 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};
+  RunningAnswers running_;
   Inbox inbox_{64, [this](std::vector<InboxItem>& items) {
                  for (InboxItem& item : items) {
                    auto* submit = std::get_if<SubmitRequest>(&item);

@@ -64,6 +64,7 @@ class ShedCalls : public ::testing::Test {
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{.delay = kDelay, .interval = kInterval}, metrics_};
+  RunningAnswers running_;
   // Nobody places requests: those that get so far are refused with another code.
   Inbox inbox_{1, [](std::vector<InboxItem>& items) {
                  for (InboxItem& item : items) {
@@ -75,10 +76,10 @@ class ShedCalls : public ::testing::Test {
   guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
   LongWork long_work_;
   StatusBoard status_{inbox_};
-  ClientService service_{
-      {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_, tiers_},
-      status_,
-      [] { return ServedFleet(); }};
+  ClientService service_{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
+                          long_work_, tiers_, running_},
+                         status_,
+                         [] { return ServedFleet(); }};
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<v1::Tandem::Stub> stub_;
   int64_t refused_ = 0;
