@@ -29,21 +29,19 @@ bool DeviceBatch::Fits(const DeviceBatchLimits& limits) const {
 }
 
 absl::Status DeviceBatch::Reserve(const DeviceBatchLimits& limits, kernels::Device& device) {
-  limits_.rows = std::max(limits_.rows, limits.rows);
-  limits_.logit_rows = std::max(limits_.logit_rows, limits.logit_rows);
-  limits_.table_entries = std::max(limits_.table_entries, limits.table_entries);
+  Release();
   size_t bytes = 0;
   const auto section = [&bytes](int64_t count, size_t size) {
     const size_t begin = bytes;
     bytes = (bytes + static_cast<size_t>(count) * size + 255) / 256 * 256;
     return begin;
   };
-  const int64_t rows = limits_.rows;
+  const int64_t rows = limits.rows;
   const int64_t heads_per_kv = options_.num_heads / options_.num_kv_heads;
   tokens_ = section(rows, sizeof(int32_t));
   positions_ = section(rows, sizeof(int32_t));
   slots_ = section(rows, sizeof(int64_t));
-  logit_rows_ = section(limits_.logit_rows, sizeof(int32_t));
+  logit_rows_ = section(limits.logit_rows, sizeof(int32_t));
   schedules_.clear();
   for (size_t i = 0; i < options_.windows.size(); ++i) {
     ScheduleSection s;
@@ -55,10 +53,17 @@ absl::Status DeviceBatch::Reserve(const DeviceBatchLimits& limits, kernels::Devi
     s.merges = section(rows, sizeof(kernels::AttentionMerge));
     schedules_.push_back(s);
   }
-  tables_ = section(limits_.table_entries, sizeof(int32_t));
+  tables_ = section(limits.table_entries, sizeof(int32_t));
   ASSIGN_OR_RETURN(host_, device.Allocate(DeviceBuffer::Kind::kPinnedHost, bytes));
   ASSIGN_OR_RETURN(device_, device.Allocate(DeviceBuffer::Kind::kDevice, bytes));
+  limits_ = limits;
   return absl::OkStatus();
+}
+
+void DeviceBatch::Release() {
+  limits_ = {};
+  host_ = DeviceBuffer();
+  device_ = DeviceBuffer();
 }
 
 int32_t DeviceBatch::ItemsWanted() const {

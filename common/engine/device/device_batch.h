@@ -4,6 +4,7 @@
 // Thread safety: one thread. Owner: the device forward pass.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +22,12 @@ struct DeviceBatchLimits {
   int32_t rows = 0;
   int32_t logit_rows = 0;
   int32_t table_entries = 0;  // of all sequences' block tables
+
+  // Those that hold what either of the two holds.
+  DeviceBatchLimits With(const DeviceBatchLimits& other) const {
+    return {std::max(rows, other.rows), std::max(logit_rows, other.logit_rows),
+            std::max(table_entries, other.table_entries)};
+  }
 };
 
 struct DeviceBatchOptions {
@@ -36,8 +43,11 @@ class DeviceBatch {
  public:
   explicit DeviceBatch(DeviceBatchOptions options) : options_(std::move(options)) {}
 
-  // Allocates buffers for `limits`. Addresses change when they grow. Errors: the device's.
+  // Allocates buffers for `limits` in the place of the old ones, which are freed first: both
+  // together need not fit. Errors: the device's; the batch then holds no step.
   absl::Status Reserve(const DeviceBatchLimits& limits, kernels::Device& device);
+  // Frees the buffers.
+  void Release();
   // The limits that `slices` need.
   static DeviceBatchLimits Needs(absl::Span<const SequenceSlice> slices);
   bool Fits(const DeviceBatchLimits& limits) const;
@@ -85,7 +95,7 @@ class DeviceBatch {
                      const std::vector<kernels::AttentionSequence>& here);
 
   const DeviceBatchOptions options_;
-  DeviceBatchLimits limits_;
+  DeviceBatchLimits limits_;  // that the buffers hold
   kernels::DeviceBuffer host_, device_;
   size_t tokens_ = 0, positions_ = 0, slots_ = 0, logit_rows_ = 0, tables_ = 0;
   std::vector<ScheduleSection> schedules_;  // [windows]

@@ -209,6 +209,15 @@ class DeviceEngine final : public Engine {
 
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                  LayerDone layer_done) override {
+    absl::StatusOr<std::vector<SampledToken>> tokens = RunStep(slices, layer_done);
+    // What a failed step has enqueued may still use the buffers that the next one fills or moves.
+    if (!tokens.ok()) parts_.stream->Synchronize().IgnoreError();
+    return tokens;
+  }
+
+ private:
+  absl::StatusOr<std::vector<SampledToken>> RunStep(absl::Span<const SequenceSlice> slices,
+                                                    LayerDone layer_done) {
     RETURN_IF_ERROR(CheckSlices(slices, spec_, arena().num_blocks()));
     if (slices.empty()) return std::vector<SampledToken>();
     if (fetch_arrived_) RETURN_IF_ERROR(kv_->FetchArrived(slices));
@@ -236,17 +245,31 @@ class DeviceEngine final : public Engine {
     return sampled;
   }
 
- private:
   absl::Status Reserve(const DeviceBatchLimits& limits) {
     if (batch_.Fits(limits)) return absl::OkStatus();
+    const DeviceBatchLimits held = batch_.limits();
+    const absl::Status grown = Allocate(held.With(limits));
+    if (grown.ok()) return grown;
+    // This step fails. Smaller ones go on with the buffers of before; where these are not to be had
+    // any more, each allocates what it needs.
+    Release();
+    if (held.rows > 0 && !Allocate(held).ok()) Release();
+    return grown;
+  }
+  absl::Status Allocate(const DeviceBatchLimits& limits) {
     // Drop the graphs: they hold the addresses of buffers that are about to move.
     graphs_.clear();
     RETURN_IF_ERROR(batch_.Reserve(limits, *parts_.device));
-    ASSIGN_OR_RETURN(step_bytes_, pass_.Reserve(batch_.limits().rows, batch_.limits().logit_rows));
+    ASSIGN_OR_RETURN(step_bytes_, pass_.Reserve(limits.rows, limits.logit_rows));
     step_bytes_ += batch_.bytes();
-    ASSIGN_OR_RETURN(const int64_t sampler_bytes, sampler_.Reserve(batch_.limits().logit_rows));
+    ASSIGN_OR_RETURN(const int64_t sampler_bytes, sampler_.Reserve(limits.logit_rows));
     step_bytes_ += sampler_bytes;
     return absl::OkStatus();
+  }
+  void Release() {
+    batch_.Release();
+    pass_.Release();
+    sampler_.Release();
   }
 
   bool RunsAsGraph(absl::Span<const SequenceSlice> slices) const {

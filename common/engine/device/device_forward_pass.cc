@@ -41,21 +41,16 @@ std::vector<int32_t> DeviceForwardPass::Windows(const model::ModelConfig& config
   return windows;
 }
 
-absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_rows) {
+std::vector<DeviceForwardPass::Need> DeviceForwardPass::Needs(int32_t rows, int32_t logit_rows) {
   const model::ModelConfig& config = options_.config;
-  reserved_rows_ = std::max(rows, reserved_rows_);
-  reserved_logit_rows_ = std::max(logit_rows, reserved_logit_rows_);
   const size_t q_size = static_cast<size_t>(config.num_heads) * config.head_dim;
   const size_t kv_size = static_cast<size_t>(config.num_kv_heads) * config.head_dim;
   const size_t hidden = static_cast<size_t>(config.hidden_size);
   const size_t ffn = static_cast<size_t>(config.ffn_size);
-  const size_t row_count = static_cast<size_t>(reserved_rows_);
-  const size_t logit_count = static_cast<size_t>(reserved_logit_rows_);
-  const kernels::DeviceRoundedBytes rounded = RoundedBytesMax();
-  const struct {
-    DeviceBuffer* buffer;
-    size_t bytes;
-  } kBuffers[] = {
+  const size_t row_count = static_cast<size_t>(rows);
+  const size_t logit_count = static_cast<size_t>(logit_rows);
+  const kernels::DeviceRoundedBytes rounded = RoundedBytesMax(rows, logit_rows);
+  return {
       {&x_, row_count * hidden * 4},
       {&h_, row_count * hidden * 2},
       {&qkv_, row_count * (q_size + 2 * kv_size) * 4},
@@ -70,16 +65,19 @@ absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_r
       {&final_, logit_count * hidden * 2},
       {&logits_, logit_count * static_cast<size_t>(config.vocab_size) * 4},
   };
+}
+
+absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_rows) {
   int64_t bytes = 0;
-  for (const auto& [buffer, wanted] : kBuffers) {
-    if (wanted > buffer->bytes()) {
-      // Free the old buffer first: both together need not fit beside the KV cache.
-      *buffer = DeviceBuffer();
-      ASSIGN_OR_RETURN(*buffer, device_.Allocate(DeviceBuffer::Kind::kDevice, wanted));
-    }
-    bytes += static_cast<int64_t>(buffer->bytes());
+  for (const Need& need : Needs(rows, logit_rows)) {
+    RETURN_IF_ERROR(Grow(device_, DeviceBuffer::Kind::kDevice, need.bytes, need.buffer));
+    bytes += static_cast<int64_t>(need.buffer->bytes());
   }
   return bytes;
+}
+
+void DeviceForwardPass::Release() {
+  for (const Need& need : Needs(0, 0)) *need.buffer = DeviceBuffer();
 }
 
 void DeviceForwardPass::Enqueue(const DeviceBatch& batch, const Extent& extent,
@@ -120,18 +118,19 @@ void DeviceForwardPass::Normalise(int32_t rows, const DeviceBuffer& weight) {
   ops_.rms_norm(args, stream_);
 }
 
-kernels::DeviceRoundedBytes DeviceForwardPass::RoundedBytesMax() const {
+kernels::DeviceRoundedBytes DeviceForwardPass::RoundedBytesMax(int32_t rows,
+                                                               int32_t logit_rows) const {
   kernels::DeviceRoundedBytes most;
-  const auto add = [&most](const DeviceMatrix& w, int32_t rows) {
-    const kernels::DeviceRoundedBytes bytes = kernels::RoundedBytesOf(w.type, rows, w.k);
+  const auto add = [&most](const DeviceMatrix& w, int32_t count) {
+    const kernels::DeviceRoundedBytes bytes = kernels::RoundedBytesOf(w.type, count, w.k);
     most = {std::max(most.values, bytes.values), std::max(most.scales, bytes.scales)};
   };
   for (const DeviceLayerWeights& layer : weights_.layers) {
     for (const DeviceMatrix* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      add(*w, reserved_rows_);
+      add(*w, rows);
     }
   }
-  add(weights_.output_matrix(), reserved_logit_rows_);
+  add(weights_.output_matrix(), logit_rows);
   return most;
 }
 

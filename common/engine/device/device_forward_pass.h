@@ -35,9 +35,11 @@ class DeviceForwardPass {
   DeviceForwardPass(Options options, const DeviceWeights& weights, kernels::Device& device,
                     kernels::DeviceStream& stream);
 
-  // Allocates buffers for steps of this size. Addresses change when they grow. Returns the bytes
-  // held. Errors: the device's.
+  // Allocates buffers for steps of this size; those that are large enough stay. Returns the bytes
+  // held. Errors: the device's; some buffers are then missing, until Reserve succeeds.
   absl::StatusOr<int64_t> Reserve(int32_t rows, int32_t logit_rows);
+  // Frees the buffers.
+  void Release();
 
   // How much of a batch a pass computes. For a graph, `rows` and `logit_rows` are the bucket's.
   struct Extent {
@@ -72,14 +74,20 @@ class DeviceForwardPass {
     bool add;
     const kernels::DeviceBuffer* y;
   };
+  // A buffer, and the bytes that a step needs of it.
+  struct Need {
+    kernels::DeviceBuffer* buffer;
+    size_t bytes;
+  };
+  std::vector<Need> Needs(int32_t rows, int32_t logit_rows);
   void Multiply(const Product& product);
   void Launch(kernels::DeviceGemmArgs args);  // with the tile that options_.tiles has for it
   // The same for gate_up: writes act(gate) · up in bf16 to the product's y.
   void MultiplyGated(const Product& product);
   // The arguments of a product; rounds x first where products with w read it rounded.
   kernels::DeviceGemmArgs PrepareProduct(const Product& product);
-  // The most bytes that any product needs for its rounded x.
-  kernels::DeviceRoundedBytes RoundedBytesMax() const;
+  // The most bytes that any product of such a step needs for its rounded x.
+  kernels::DeviceRoundedBytes RoundedBytesMax(int32_t rows, int32_t logit_rows) const;
   void Normalise(int32_t rows, const kernels::DeviceBuffer& weight);
   void ComputeKv(const DeviceBatch& batch, int32_t rows, int layer, char* region);
   void Attend(const DeviceBatch& batch, const Extent& extent, int layer, char* region);
@@ -96,8 +104,6 @@ class DeviceForwardPass {
   const kernels::DeviceOps& ops_;
   std::vector<size_t> window_of_layer_;
 
-  int32_t reserved_rows_ = 0;
-  int32_t reserved_logit_rows_ = 0;
   kernels::DeviceBuffer x_;               // [rows][hidden] fp32, the residual stream
   kernels::DeviceBuffer h_;               // [rows][hidden] bf16, normed
   kernels::DeviceBuffer qkv_;             // [rows][q, k, v] fp32

@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/engine/device/device_partials.h"
 #include "kernels/api/device_ops.h"
 #include "kernels/api/device_sampling.h"
 
@@ -94,29 +95,33 @@ DeviceSampler::DeviceSampler(Options options, kernels::Device& device,
 }
 
 absl::StatusOr<int64_t> DeviceSampler::Reserve(int32_t rows) {
-  reserved_rows_ = std::max(reserved_rows_, rows);
-  const size_t count = static_cast<size_t>(reserved_rows_);
+  reserved_rows_ = 0;
+  const size_t count = static_cast<size_t>(rows);
   const size_t work_bytes =
       options_.on_device ? count * static_cast<size_t>(options_.vocab_size) * sizeof(float) : 0;
-  if (work_bytes > work_.bytes()) {
-    work_ = DeviceBuffer();
-    ASSIGN_OR_RETURN(work_, device_.Allocate(DeviceBuffer::Kind::kDevice, work_bytes));
-  }
-  RETURN_IF_ERROR(Grow({count * (sizeof(DeviceSampleRow) + kRowBytesReserved),
-                        count * (sizeof(SamplingResult) + sizeof(TokenLogprob))}));
+  RETURN_IF_ERROR(Grow(device_, DeviceBuffer::Kind::kDevice, work_bytes, &work_));
+  RETURN_IF_ERROR(GrowBoth({count * (sizeof(DeviceSampleRow) + kRowBytesReserved),
+                            count * (sizeof(SamplingResult) + sizeof(TokenLogprob))}));
+  reserved_rows_ = rows;
   return static_cast<int64_t>(work_.bytes() + input_device_.bytes() + output_device_.bytes());
 }
 
-absl::Status DeviceSampler::Grow(const Places& needs) {
+void DeviceSampler::Release() {
+  reserved_rows_ = 0;
+  for (DeviceBuffer* buffer :
+       {&work_, &input_host_, &input_device_, &output_host_, &output_device_}) {
+    *buffer = DeviceBuffer();
+  }
+}
+
+absl::Status DeviceSampler::GrowBoth(const Places& needs) {
   const auto grow = [this](size_t bytes, DeviceBuffer& host, DeviceBuffer& device) {
-    if (bytes <= host.bytes()) return absl::OkStatus();
+    const size_t held = std::min(host.bytes(), device.bytes());
+    if (bytes <= held) return absl::OkStatus();
     // At least double the buffer: histories grow by a token a step.
-    bytes = std::max(bytes, 2 * host.bytes());
-    host = DeviceBuffer();
-    device = DeviceBuffer();
-    ASSIGN_OR_RETURN(host, device_.Allocate(DeviceBuffer::Kind::kPinnedHost, bytes));
-    ASSIGN_OR_RETURN(device, device_.Allocate(DeviceBuffer::Kind::kDevice, bytes));
-    return absl::OkStatus();
+    bytes = std::max(bytes, 2 * held);
+    RETURN_IF_ERROR(Grow(device_, DeviceBuffer::Kind::kPinnedHost, bytes, &host));
+    return Grow(device_, DeviceBuffer::Kind::kDevice, bytes, &device);
   };
   RETURN_IF_ERROR(grow(needs.input_bytes, input_host_, input_device_));
   return grow(needs.output_bytes, output_host_, output_device_);
@@ -197,7 +202,7 @@ absl::Status DeviceSampler::Start(absl::Span<const SequenceSlice> slices, const 
   TANDEM_CHECK(inputs_.size() <= static_cast<size_t>(reserved_rows_), inputs_.size(),
                " rows, reserved are ", reserved_rows_);
   const Places places = Measure();
-  RETURN_IF_ERROR(Grow(places));
+  RETURN_IF_ERROR(GrowBoth(places));
   Pack();
   Upload(places, logits);
   return absl::OkStatus();
@@ -275,7 +280,7 @@ absl::StatusOr<std::vector<SampledToken>> DeviceSampler::Score(absl::Span<const 
       inputs.args.num_top_logprobs = std::min(num_top, options_.vocab_size);
     }
     const Places places = Measure();
-    RETURN_IF_ERROR(Grow(places));
+    RETURN_IF_ERROR(GrowBoth(places));
     Pack();
     for (size_t i = 0; i < targets.size(); ++i) {
       input_host_.as<DeviceSampleRow>()[i].known_token = targets[i];

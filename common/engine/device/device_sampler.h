@@ -40,9 +40,11 @@ class DeviceSampler {
   DeviceSampler(Options options, kernels::Device& device, kernels::DeviceStream& stream,
                 kernels::ParallelFor parallel);
 
-  // Allocates buffers for `rows` rows a step. Returns the bytes of the device held. Errors: the
-  // device's.
+  // Allocates buffers for `rows` rows a step; those that are large enough stay. Returns the bytes
+  // of the device held. Errors: the device's; it then serves no rows, until Reserve succeeds.
   absl::StatusOr<int64_t> Reserve(int32_t rows);
+  // Frees the buffers.
+  void Release();
 
   // Enqueues the choice for the slices with `sample`, whose logits are the rows of `logits` in
   // device memory. REQUIRES: Reserve covers the rows; Finish ended the last Start. Errors: the
@@ -66,7 +68,8 @@ class DeviceSampler {
 
   bool IsForHost(const SamplingInputs& inputs) const;
   Places Measure() const;
-  absl::Status Grow(const Places& needs);
+  // Errors: the device's; what is missing then is allocated by the next call.
+  absl::Status GrowBoth(const Places& needs);
   void Pack();
   void Upload(const Places& places, const float* logits);
   void PrepareInputs(absl::Span<const SequenceSlice> slices);

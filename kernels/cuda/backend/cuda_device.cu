@@ -58,6 +58,7 @@ class CudaDevice final : public Device {
       status = ToStatus(absl::StrCat("cudaHostAlloc of ", bytes, " bytes").c_str(),
                         cudaHostAlloc(&data, bytes, cudaHostAllocDefault));
     }
+    cudaGetLastError();  // clears the error, which the caller gets as a Status
     if (!status.ok()) return status;
     return DeviceBuffer(this, kind, data, bytes);
   }

@@ -1,10 +1,12 @@
 #include "kernels/cuda/backend/emulated_device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/api/device_ops.h"
 #include "kernels/cuda/backend/op_table.h"
 
@@ -31,6 +33,11 @@ class EmulatedDevice final : public Device {
 
   void set_faults(const CopyFaults& faults) { faults_ = faults; }
   void set_bytes_of_others(int64_t bytes) { bytes_of_others_ = bytes; }
+  void set_granule(int64_t bytes) { granule_ = bytes; }
+  void refuse(int before, int count) {
+    granted_before_ = before;
+    refusals_ = count;
+  }
   void hide_from_host() { properties_.host_addressable = false; }
   void set_clock(Clock clock) { clock_ = std::move(clock); }
 
@@ -38,17 +45,23 @@ class EmulatedDevice final : public Device {
   const DeviceCalls& calls() const { return calls_; }
   const DeviceOps& ops() const override { return ops_; }
   absl::StatusOr<int64_t> FreeBytes() override {
-    return properties_.memory_bytes - allocated_bytes() - bytes_of_others_;
+    return properties_.memory_bytes - taken_bytes() - bytes_of_others_;
   }
 
   absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) override {
     if (bytes == 0) return DeviceBuffer();
+    const bool on_device = kind == DeviceBuffer::Kind::kDevice;
+    if (IsRefused() || (on_device && granule_ > 0 && Taken(bytes) > FreeBytes().value())) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the emulated device has no ", bytes, " bytes"));
+    }
     // Exactly `bytes` long, so that a sanitizer sees accesses beyond it; NaN until written.
     void* data = nullptr;
     if (posix_memalign(&data, 256, bytes) != 0) {
       return absl::ResourceExhaustedError("the host has no memory for the emulated device");
     }
     std::memset(data, 0xff, bytes);
+    if (on_device) memory_[data] = bytes;
     return DeviceBuffer(this, kind, data, bytes);
   }
   // As strict as CUDA: a piece begins on a page's boundary, and no page is pinned twice.
@@ -80,13 +93,36 @@ class EmulatedDevice final : public Device {
  private:
   void Free(DeviceBuffer::Kind, void* data) override {
     streams_.RunHeld();
+    memory_.erase(data);
     std::free(data);
+  }
+  bool IsRefused() {
+    if (granted_before_ > 0) {
+      --granted_before_;
+      return false;
+    }
+    if (refusals_ == 0) return false;
+    --refusals_;
+    return true;
+  }
+  // What an allocation takes of the device's memory.
+  int64_t Taken(size_t bytes) const {
+    const int64_t granule = std::max<int64_t>(1, granule_);
+    return (static_cast<int64_t>(bytes) + granule - 1) / granule * granule;
+  }
+  int64_t taken_bytes() const {
+    int64_t taken = 0;
+    for (const auto& [data, bytes] : memory_) taken += Taken(bytes);
+    return taken;
   }
 
   const uint64_t seed_;
   const DeviceOps& ops_;
   CopyFaults faults_;
   int64_t bytes_of_others_ = 0;
+  int64_t granule_ = 0;  // 0: no limit
+  int granted_before_ = 0, refusals_ = 0;
+  std::map<void*, size_t> memory_;  // the buffers in device memory
   Clock clock_;
   std::map<uintptr_t, uintptr_t> pins_;  // first address to one beyond the last
   size_t pins_max_ = 1 << 20;
@@ -107,6 +143,14 @@ void DamageCopies(Device& device, int count, size_t bytes_min) {
 
 void SetBytesOfOthers(Device& device, int64_t bytes) {
   static_cast<EmulatedDevice&>(device).set_bytes_of_others(bytes);
+}
+
+void LimitMemory(Device& device, int64_t granule_bytes) {
+  static_cast<EmulatedDevice&>(device).set_granule(granule_bytes);
+}
+
+void RefuseAllocations(Device& device, int before, int count) {
+  static_cast<EmulatedDevice&>(device).refuse(before, count);
 }
 
 void HideFromHost(Device& device) { static_cast<EmulatedDevice&>(device).hide_from_host(); }

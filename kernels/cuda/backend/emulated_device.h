@@ -42,6 +42,13 @@ void LimitPins(Device& device, size_t pins);
 // Device memory that other processes use from now on.
 void SetBytesOfOthers(Device& device, int64_t bytes);
 
+// From now on the device refuses device memory that it does not have beside that of others. As a
+// GPU does, it hands memory out in pieces of `granule_bytes`.
+void LimitMemory(Device& device, int64_t granule_bytes);
+
+// Refuses `count` allocations of either kind, after `before` that succeed.
+void RefuseAllocations(Device& device, int before, int count);
+
 // Makes the device's properties say, from now on, that the host cannot address its memory.
 void HideFromHost(Device& device);
 

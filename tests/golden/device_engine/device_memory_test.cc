@@ -1,0 +1,155 @@
+// Goal: a step for which the device refuses memory fails alone, with kResourceExhausted, whichever
+// of its buffers the device refuses; the steps after it deliver the tokens and the log-probability
+// bits of an engine that was refused nothing.
+#include "tests/golden/cpu_engine/answer.h"
+#include "tests/golden/device_engine/device_engines.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr int64_t kBlocks = 80;
+constexpr int64_t kRefuseAll = 1 << 20;
+// More than an engine makes in one step.
+constexpr int kAllocationsMax = 40;
+
+class DeviceMemoryTest : public ::testing::Test {
+ protected:
+  struct Node {
+    kernels::Device* device;
+    std::unique_ptr<Engine> engine;
+  };
+
+  void SetUp() override {
+    ASSERT_OK_AND_ASSIGN(checkpoint_, model::Checkpoint::Open(testing::GoldenPath("tiny/llama")));
+    Node node = NewNode();
+    expected_ = Answers(*node.engine);
+  }
+
+  Node NewNode() {
+    Node node;
+    auto device = kernels::emulated::NewEmulatedDevice(7);
+    node.device = device.get();
+    auto engine =
+        NewDeviceEngine(*checkpoint_, {.threads = 1, .block_tokens = 16}, std::move(device));
+    EXPECT_OK(engine.status());
+    node.engine = *std::move(engine);
+    EXPECT_OK(node.engine->AllocateKv(kBlocks));
+    return node;
+  }
+
+  // Two tokens of one sequence: a step with a prompt, and one that runs as a graph.
+  Answer Answers(Engine& engine) {
+    DrivenSequence sequence;
+    sequence.tokens = {5, 9, 77, 3, 14};
+    sequence.prompt_tokens = 5;
+    sequence.sampling.logprobs = 2;
+    sequence.blocks = TakeBlocks(engine.spec(), 0, 8);
+    Answer answer;
+    for (int i = 0; i < 2; ++i) {
+      auto sampled = ComputeRest(&engine, &sequence, 100);
+      EXPECT_OK(sampled.status());
+      if (!sampled.ok()) return answer;
+      answer.Add(*sampled);
+      sequence.tokens.push_back(sampled->token);
+    }
+    return answer;
+  }
+
+  // A step of `count` sequences of one token each.
+  absl::Status StepOfMany(Engine& engine, int count) {
+    std::vector<DrivenSequence> sequences(static_cast<size_t>(count));
+    std::vector<SequenceSlice> slices;
+    for (int i = 0; i < count; ++i) {
+      DrivenSequence& sequence = sequences[static_cast<size_t>(i)];
+      sequence.tokens = {i};
+      sequence.prompt_tokens = 1;
+      sequence.blocks = {BlockId(i)};
+      slices.push_back(SliceOf(sequence, 1));
+    }
+    return engine.Step(slices, [](int) {}).status();
+  }
+
+  std::unique_ptr<model::Checkpoint> checkpoint_;
+  Answer expected_;
+};
+
+TEST_F(DeviceMemoryTest, AStepBeyondTheDevicesMemoryFailsAlone) {
+  Node node = NewNode();
+  ExpectSame(Answers(*node.engine), expected_, "before");
+  // Another process takes the rest.
+  ASSERT_OK_AND_ASSIGN(const int64_t left, node.device->FreeBytes());
+  kernels::emulated::LimitMemory(*node.device, 1);
+  kernels::emulated::SetBytesOfOthers(*node.device, left);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(absl::IsResourceExhausted(StepOfMany(*node.engine, 65)));
+    ExpectSame(Answers(*node.engine), expected_, "after a step that was refused memory");
+  }
+  kernels::emulated::SetBytesOfOthers(*node.device, 0);
+  EXPECT_OK(StepOfMany(*node.engine, 65));
+  ExpectSame(Answers(*node.engine), expected_, "after a large step");
+}
+
+// Where the buffers of before are had again, and where every allocation fails for a while.
+TEST_F(DeviceMemoryTest, AnyAllocationMayBeRefused) {
+  for (const int64_t count : {int64_t{1}, kRefuseAll}) {
+    int refused = 0;
+    for (; refused < kAllocationsMax; ++refused) {
+      Node node = NewNode();
+      ExpectSame(Answers(*node.engine), expected_, "before");
+      kernels::emulated::RefuseAllocations(*node.device, refused, static_cast<int>(count));
+      const absl::Status status = StepOfMany(*node.engine, 65);
+      kernels::emulated::RefuseAllocations(*node.device, 0, 0);
+      ExpectSame(Answers(*node.engine), expected_, "after");
+      if (status.ok()) break;
+      EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    }
+    EXPECT_GT(refused, 10) << "so many buffers grew";
+    EXPECT_LT(refused, kAllocationsMax);
+  }
+}
+
+TEST_F(DeviceMemoryTest, TheFirstStepMayBeRefused) {
+  int refused = 0;
+  for (; refused < kAllocationsMax; ++refused) {
+    Node node = NewNode();
+    kernels::emulated::RefuseAllocations(*node.device, refused, kRefuseAll);
+    const absl::Status status = StepOfMany(*node.engine, 1);
+    kernels::emulated::RefuseAllocations(*node.device, 0, 0);
+    ExpectSame(Answers(*node.engine), expected_, "after");
+    if (status.ok()) break;
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  }
+  EXPECT_GT(refused, 10) << "so many buffers were allocated";
+  EXPECT_LT(refused, kAllocationsMax);
+}
+
+// Options of a request that need more room than is reserved for a row.
+TEST_F(DeviceMemoryTest, TheSamplersBuffersMayBeRefused) {
+  DrivenSequence sequence;
+  sequence.tokens = {5, 9, 77};
+  sequence.prompt_tokens = 3;
+  for (TokenId token = 0; token < 140; ++token) {
+    sequence.sampling.logit_bias.push_back({token, token == 11 ? 90.0f : -1.0f});
+  }
+  sequence.blocks = {BlockId(0)};
+  int refused = 0;
+  for (; refused < kAllocationsMax; ++refused) {
+    Node node = NewNode();
+    ExpectSame(Answers(*node.engine), expected_, "before");  // a step as large
+    const SequenceSlice slice = SliceOf(sequence, 3);
+    const auto step = [&] { return node.engine->Step(absl::MakeConstSpan(&slice, 1), [](int) {}); };
+    kernels::emulated::RefuseAllocations(*node.device, refused, 1);
+    const auto first = step();
+    kernels::emulated::RefuseAllocations(*node.device, 0, 0);
+    const auto second = step();
+    ASSERT_OK(second.status());
+    EXPECT_EQ(second->at(0).token, 11);
+    if (first.ok()) break;
+    EXPECT_TRUE(absl::IsResourceExhausted(first.status())) << first.status();
+  }
+  EXPECT_GE(refused, 2) << "pinned and device memory";
+  EXPECT_LT(refused, kAllocationsMax);
+}
+
+}  // namespace
+}  // namespace tandem::engine
