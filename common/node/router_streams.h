@@ -1,6 +1,6 @@
 // A node's streams to all of its routers: one FleetClient for each router, and one sink for the
-// events of all. What a router reports goes to the other routers, unread. Thread safety: all methods
-// from any thread; gRPC threads and Tick call the sink. Owner: NodeRuntime.
+// events of all. What a router reports goes to the other routers, unread. Thread safety: all
+// methods from any thread; gRPC threads and Tick call the sink. Owner: NodeRuntime.
 #pragma once
 
 #include <functional>

@@ -70,8 +70,8 @@ struct Arrival {
   bool resumes = false;                        // the client has the beginning of the answer already
   bool keeps_answers = false;                  // see RequestInput
   int64_t front_end_bytes = 0;                 // see RequestInput
+  RunningAnswers::Place place = nullptr;       // null: no drain waits for the answer
   bool chat_turn = false;  // the prompt is a chat, and the answer a message of its own
-  RunningAnswers::Place place = nullptr;  // null: no drain waits for the answer
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
