@@ -38,13 +38,12 @@ std::unique_ptr<ModelAssets> AssetsOfTiny(absl::string_view tiny_tokenizer) {
 class AnswerText : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    HttpApi::Deps deps{
-        {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_, tiers_},
-        status_,
-        [] { return true; },
-        [] { return 4096; },
-        [] { return absl::ZeroDuration(); },
-        [] {}};
+    HttpApi::Deps deps{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
+                        long_work_, tiers_, running_},
+                       status_,
+                       [] { return true; },
+                       [] { return 4096; },
+                       [] { return absl::ZeroDuration(); }};
     deps.quota_routers = [] { return 0; };
     FrontEndOptions options;
     options.server.address = "127.0.0.1:0";
@@ -98,6 +97,7 @@ class AnswerText : public ::testing::TestWithParam<const char*> {
   const std::unique_ptr<ModelAssets> assets_ = AssetsOfTiny(GetParam());
   const std::unique_ptr<Random> random_ = NewSystemRandom();
   const ServiceTiers tiers_;
+  RunningAnswers running_;
   RequestMetrics metrics_{"m"};
   TraceStore traces_{0};
   LoadShedder shedder_{{}, metrics_};
