@@ -2,12 +2,18 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
+
 namespace tandem::router {
 
 StopRules::StopRules(request::StopParams params, std::vector<TokenId> eos_token_ids)
     : params_(std::move(params)),
       eos_token_ids_(std::move(eos_token_ids)),
       matcher_(params_.stop) {}
+
+bool StopRules::EndsByItself(TokenId token) const {
+  return !params_.ignore_eos && absl::c_linear_search(eos_token_ids_, token);
+}
 
 AnswerAssembler::AnswerAssembler(std::unique_ptr<Detokenizer> detokenizer,
                                  SharedValue<StopRules> rules)
@@ -21,8 +27,11 @@ std::string AnswerAssembler::Append(TokenId token) {
   if (finished()) return "";
   ++tokens_;
   if (request::CheckStop(rules_->params(), rules_->eos_token_ids(), token, tokens_) ==
-      request::FinishReason::kStop)
-    return Flush();
+      request::FinishReason::kStop) {
+    std::string text = Flush();
+    if (!stopped() && !rules_->EndsByItself(token)) stop_token_ = token;
+    return text;
+  }
   return Take(detokenizer_->Append(token));
 }
 

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ class StopRules {
 
   const request::StopParams& params() const { return params_; }
   const std::vector<TokenId>& eos_token_ids() const { return eos_token_ids_; }
+  // Whether the model's own end of an answer, `token` being one, ends the request's.
+  bool EndsByItself(TokenId token) const;
   absl::Span<const std::string> texts() const { return params_.stop; }
   const StopMatcher& matcher() const { return matcher_; }
 
@@ -71,6 +74,9 @@ class AnswerAssembler {
   bool stopped() const { return stop_string_ >= 0; }
   // The one found; empty unless stopped().
   absl::string_view stop_string() const;
+  // The token of the request's stop_token_ids that ended the answer, unless the model ends its
+  // answers with it anyway.
+  std::optional<TokenId> stop_token() const { return stop_token_; }
   // No text will follow.
   bool finished() const { return stopped() || flushed_; }
   // The steps that looking for stop strings has taken: at most two for each byte of the text.
@@ -86,6 +92,7 @@ class AnswerAssembler {
   std::string held_;  // not yet given out. Bound: the longest stop string, 1,024 bytes
   int64_t tokens_ = 0;
   int stop_string_ = -1;
+  std::optional<TokenId> stop_token_;
   bool flushed_ = false;
 };
 

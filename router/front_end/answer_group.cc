@@ -97,6 +97,8 @@ AnswerGroup::Parts AnswerGroup::OnDone(RequestDone event) {
                                   : nothing_more ? request::FinishReason::kLength
                                                  : event.reason));
   finished.set_stop_string(std::string(answer.assembler->stop_string()));
+  if (const auto token = answer.assembler->stop_token(); token.has_value() && !nothing_more)
+    finished.set_stop_token_id(*token);
   *finished.mutable_usage() = std::move(event.usage);
   finished.mutable_usage()->set_output_tokens(answer.output_tokens);
   *finished.mutable_route() = std::move(event.route);

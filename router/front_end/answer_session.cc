@@ -221,6 +221,7 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
   if (options.n < options.sequences && !options.return_logprobs) input.sampling.Edit().logprobs = 0;
   const model::StreamingDetokenizer::Options text_options =
       AnswerTextOptions(request, arrival, input, tokenizer);
+  continues_text_ = text_options.continues_text;
   const SharedValue<StopRules> stop = StopRules(*input.stop, input.eos_token_ids);
   answers_ = std::make_unique<AnswerGroup>(std::move(options), [&] {
     return std::make_unique<AnswerAssembler>(

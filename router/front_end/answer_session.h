@@ -110,6 +110,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   int32_t sequences_at_once() const { return input_->sequences_at_once(); }
   // How many bytes the router may come to hold for it. REQUIRES: before Begin.
   int64_t held_bytes_max() const { return input_->HeldBytesMax(); }
+  // Whether the answer's text goes on with the prompt's (StreamingDetokenizer::Options).
+  bool continues_text() const { return continues_text_; }
 
   AnswerSession(const Deps& deps, std::shared_ptr<AnswerSink> sink)
       : deps_(deps), sink_(std::move(sink)) {}
@@ -173,6 +175,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   RequestId id_;           // in the cluster; clients know it by started_.request_id()
   absl::Time submitted_;
   bool resumes_ = false;
+  bool continues_text_ = false;
   // When each sequence's last tokens came; on the core's strand. Bound: kSequencesMax (128).
   absl::InlinedVector<absl::Time, 1> last_tokens_;
   std::optional<ServiceMeasure> service_;

@@ -73,6 +73,7 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
       Choice& choice = choices_[*index];
       choice.reason = finished.reason();
       choice.stop_string = finished.stop_string();
+      if (finished.has_stop_token_id()) choice.stop_token_id = finished.stop_token_id();
       if (needs_timing()) choice.finished = finished;
       // Of the answers to one prompt, one has its tokens.
       usage_.cached_tokens += finished.usage().cached_tokens();
@@ -213,8 +214,8 @@ std::string AnswerFormat::FinishReasonText(v1::FinishReason reason) {
 }
 
 Json AnswerFormat::StopReason(const Choice& choice) {
-  if (choice.stop_string.empty()) return nullptr;
-  return choice.stop_string;
+  if (!choice.stop_string.empty()) return choice.stop_string;
+  return choice.stop_token_id.has_value() ? Json(*choice.stop_token_id) : Json();
 }
 
 Json AnswerFormat::TokenIdsJson(const Tokens& tokens, size_t skipped) {

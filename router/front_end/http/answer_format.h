@@ -56,6 +56,9 @@ class AnswerFormat {
     return FromChatNames(RenameField(status, api_.field_names));
   }
 
+  // Before anything is added: whether the answers to this prompt go on with a text
+  // (StreamingDetokenizer::Options).
+  virtual void SetContinuesText(size_t /*prompt*/, bool /*continues*/) {}
   const UsageTotals& usage() const { return usage_; }
 
  protected:
@@ -67,6 +70,7 @@ class AnswerFormat {
     std::vector<int32_t> token_ids;
     v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
     std::string stop_string;
+    std::optional<int32_t> stop_token_id;
     v1::Finished finished;  // if needs_timing()
   };
   struct Prompt {

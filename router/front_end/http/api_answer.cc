@@ -150,6 +150,7 @@ absl::Status ApiAnswer::MakeSessions(const std::vector<v1::GenerateRequest>& req
                           absl::StrCat(session.status().message(), " (prompt ", i, ")"));
     }
     sessions_.push_back(*std::move(session));
+    format_->SetContinuesText(i, sessions_.back()->continues_text());
     if (requests.size() == 1) break;  // the core alone bounds it
     absl::Status room = share_.Add(sessions_.back()->held_bytes_max(), i + 1, requests.size());
     if (room.ok()) continue;

@@ -1,5 +1,6 @@
 #include "router/front_end/http/completion_format.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,17 +13,26 @@ class CompletionFormat final : public AnswerFormat {
  public:
   CompletionFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer)
       : AnswerFormat(std::move(api), std::move(head), tokenizer) {
-    const LogprobsStyle style = {tokenizer_, api_.tokens_as_ids};
     if (!api_.logprobs.has_value()) return;
-    const CompletionLogprobs::TextOptions text = {.skip_special_tokens = !api_.keep_special_tokens,
-                                                  .continues_text = !api_.echo};
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      logprobs_.emplace_back(style, *api_.logprobs, text);
-    }
+    for (size_t i = 0; i < choices_.size(); ++i) logprobs_.push_back(NewLogprobs(!api_.echo));
     whole_logprobs_.resize(choices_.size());
   }
 
+  void SetContinuesText(size_t prompt, bool continues) override {
+    if (api_.echo) return;
+    for (size_t i = 0; i < logprobs_.size(); ++i) {
+      if (choices_[i].prompt == prompt) logprobs_[i] = NewLogprobs(continues);
+    }
+  }
+
  private:
+  std::unique_ptr<CompletionLogprobs> NewLogprobs(bool continues_text) const {
+    const LogprobsStyle style = {tokenizer_, api_.tokens_as_ids};
+    const CompletionLogprobs::TextOptions text = {.skip_special_tokens = !api_.keep_special_tokens,
+                                                  .continues_text = continues_text};
+    return std::make_unique<CompletionLogprobs>(style, *api_.logprobs, text);
+  }
+
   const char* object_name() const override { return "text_completion"; }
   const char* chunk_name() const override { return "text_completion"; }
 
@@ -31,16 +41,16 @@ class CompletionFormat final : public AnswerFormat {
   void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& part, bool first_part) override {
     if (!api_.echo || logprobs_.empty()) return;
     const Prompt& prompt = prompts_[choices_[index].prompt];
-    if (first_part && !prompt.token_ids.empty()) logprobs_[index].AddFirst(prompt.token_ids[0]);
-    for (const auto& token : part.tokens()) logprobs_[index].Add(token);
+    if (first_part && !prompt.token_ids.empty()) logprobs_[index]->AddFirst(prompt.token_ids[0]);
+    for (const auto& token : part.tokens()) logprobs_[index]->Add(token);
   }
 
   void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
                std::string* events) override {
     // The tokens of an echoed prompt come before the answer's.
-    const size_t echoed = logprobs_.empty() ? 0 : logprobs_[index].size();
+    const size_t echoed = logprobs_.empty() ? 0 : logprobs_[index]->size();
     if (!logprobs_.empty()) {
-      for (const auto& token : tokens) logprobs_[index].Add(token);
+      for (const auto& token : tokens) logprobs_[index]->Add(token);
     }
     if (events == nullptr) {
       choices_[index].text.append(text.data(), text.size());
@@ -51,7 +61,7 @@ class CompletionFormat final : public AnswerFormat {
     const size_t received = cursor_.ReceivedTokens(described, index);
     // Taken where nothing is sent, too: the next tokens begin a list of their own.
     const std::string logprobs =
-        logprobs_.empty() ? "null" : JsonText(logprobs_[index].Take(received));
+        logprobs_.empty() ? "null" : JsonText(logprobs_[index]->Take(received));
     const bool describes = api_.return_token_ids || !logprobs_.empty();
     if (text.empty() && !(describes && received < described)) return;
     BeginEvent(*events);
@@ -68,7 +78,7 @@ class CompletionFormat final : public AnswerFormat {
   void OnFinished(size_t index, std::string* events) override {
     const Choice& choice = choices_[index];
     if (events == nullptr) {
-      if (!logprobs_.empty()) whole_logprobs_[index] = logprobs_[index].Take();
+      if (!logprobs_.empty()) whole_logprobs_[index] = logprobs_[index]->Take();
       return;
     }
     if (!cursor_.NewEvent(index)) return;
@@ -103,7 +113,8 @@ class CompletionFormat final : public AnswerFormat {
   }
 
   // Bound: one for each choice.
-  std::vector<CompletionLogprobs> logprobs_;  // by choice; empty when not asked for
+  std::vector<std::unique_ptr<CompletionLogprobs>>
+      logprobs_;  // by choice; empty when not asked for
   std::vector<Json> whole_logprobs_;
 };
 

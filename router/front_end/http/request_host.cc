@@ -30,7 +30,7 @@ bool IsAddress(const std::string& host) {
 // Whether no site of the internet can have the name: one label, or below a domain that is kept for
 // local names.
 bool IsLocalName(const std::string& host) {
-  for (const char* domain : {".localhost", ".local", ".internal", ".home.arpa"}) {
+  for (const char* domain : {".localhost", ".local", ".internal", ".home.arpa", ".test", ".lan"}) {
     if (absl::EndsWith(host, domain)) return true;
   }
   return !absl::StrContains(host, '.');

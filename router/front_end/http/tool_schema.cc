@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -79,7 +80,10 @@ Json ParametersOf(const Json& tool) {
   const bool given = parameters != function.end() && !parameters->is_null();
   Json schema = given ? *parameters : Json::object();
   const auto type = schema.find("type");
-  if (type == schema.end()) {
+  // An addition to `allOf` would keep some keywords from being supported.
+  const bool takes_objects =
+      type == schema.end() || (type->is_array() && absl::c_linear_search(*type, Json("object")));
+  if (takes_objects) {
     schema["type"] = "object";
   } else if (*type != "object") {
     Json& all = schema["allOf"];

@@ -156,6 +156,35 @@ TEST_P(AnswerText, GoesOnWithThePromptsText) {
   EXPECT_EQ(TextOf(answer, R"("prompt":[0])"), "a cat");
 }
 
+// `text_offset` of the second token: behind " a", or behind "a" where the answer begins a text.
+TEST_P(AnswerText, OffsetsAreThoseOfTheText) {
+  answer_ = TokensOf(" a cat");
+  const auto second = [&](const std::string& prompt) {
+    const HttpAnswer answer =
+        Ask(http_->address(), PostOf("/v1/completions", absl::StrCat("{", prompt, "}")));
+    return answer.Json()["choices"][0]["logprobs"]["text_offset"].at(1).get<int>();
+  };
+  const auto first = static_cast<int>(assets_->tokenizer->TokenBytes(answer_[0]).size());
+  EXPECT_EQ(second(R"("prompt":"the","logprobs":0)"), first);
+  EXPECT_EQ(second(R"("prompt":[0],"logprobs":0)"), first - 1);
+  EXPECT_EQ(second(R"("prompt":[0],"logprobs":0,"guided_choice":[" a cat"])"), first);
+}
+
+TEST_P(AnswerText, TellsWhichTokenEndedIt) {
+  answer_ = TokensOf(" a cat");
+  const std::string stop = absl::StrCat(",\"stop_token_ids\":[", answer_[1], "]");
+  const auto stop_reason = [&](const char* path, const std::string& body) {
+    const HttpAnswer answer = Ask(http_->address(), PostOf(path, absl::StrCat("{", body, "}")));
+    return answer.Json()["choices"][0]["stop_reason"];
+  };
+  for (const std::string& body : {std::string(R"("prompt":"the")"), std::string(kChatBody)}) {
+    const bool chat = body == kChatBody;
+    const char* path = chat ? "/v1/chat/completions" : "/v1/completions";
+    EXPECT_EQ(stop_reason(path, body + stop), answer_[1]);
+    EXPECT_EQ(stop_reason(path, body), nullptr);
+  }
+}
+
 TEST_P(AnswerText, OfAChatIsATextOfItsOwn) {
   const std::vector<TokenId> answer = TokensOf(" a cat");
   EXPECT_EQ(TextOf(answer, kChatBody), "a cat");

@@ -38,7 +38,8 @@ TEST(RequestHost, AddressesAndLocalNamesAreServed) {
   for (const char* host :
        {"", "127.0.0.1", "127.0.0.1:8000", "192.168.1.5:8000", "[::1]:8000", "[fe80::1]",
         "localhost", "LocalHost:8000", "localhost.:8000", "tandem.localhost", "router",
-        "router:8000", "box.local:8000", "router.fleet.internal", "box.home.arpa"}) {
+        "router:8000", "box.local:8000", "router.fleet.internal", "box.home.arpa", "tandem.test",
+        "box.lan:8000"}) {
     for (const bool loopback : {true, false}) {
       EXPECT_OK(Check(host, "", loopback)) << host;
       EXPECT_OK(Check(host, absl::StrCat("http://", host), loopback)) << host << ", from its page";

@@ -106,6 +106,8 @@ TEST(ToolSchema, ArgumentsAreObjects) {
   for (const std::string& schema :
        {std::string("{}"), std::string("null"), std::string(R"({"properties":{"x":{}}})"),
         std::string(R"({"type":["object","string","integer"]})"),
+        std::string(R"({"type":["object","null"],"properties":{"x":{}},
+                        "unevaluatedProperties":false})"),
         std::string(R"({"type":["integer","object"],"allOf":[{"minProperties":0}]})"),
         std::string(R"({"anyOf":[{"type":"integer"},{"type":"object"},{"type":"array"}]})"),
         std::string(R"({"enum":[5,{"x":7},[1],"text",{}]})"), recursive}) {

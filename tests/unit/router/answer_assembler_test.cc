@@ -70,6 +70,26 @@ TEST(AnswerAssembler, HoldsBackOnlyWhatAStopStringMayTake) {
   EXPECT_EQ(early.Append(0), "a.");
 }
 
+// The model's own end of an answer is no stop token of the request's, even if the request names it.
+TEST(AnswerAssembler, TellsWhichStopTokenEndedIt) {
+  const auto ended_by = [](TokenId token, bool ignore_eos, int min_tokens = 0) {
+    request::StopParams stop = Stop({"<end>"}, false, min_tokens);
+    stop.stop_token_ids = {1, kEos};
+    stop.ignore_eos = ignore_eos;
+    AnswerAssembler assembler(
+        std::make_unique<PieceDetokenizer>(std::vector<std::string>{"a", "b", "<end>"}),
+        StopRules(stop, {kEos}));
+    EXPECT_EQ(assembler.Append(0), "a");
+    assembler.Append(token);
+    return assembler.stop_token();
+  };
+  EXPECT_EQ(ended_by(1, false), 1);
+  EXPECT_EQ(ended_by(1, false, 3), std::nullopt) << "min_tokens";
+  EXPECT_EQ(ended_by(2, false), std::nullopt) << "a stop string";
+  EXPECT_EQ(ended_by(kEos, false), std::nullopt);
+  EXPECT_EQ(ended_by(kEos, true), kEos);
+}
+
 TEST(AnswerAssembler, Table) {
   struct Case {
     std::vector<std::string> pieces;
