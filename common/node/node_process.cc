@@ -36,6 +36,7 @@
 #include "common/storage/block_tiers.h"
 #include "common/telemetry/log.h"
 #include "common/telemetry/start_log.h"
+#include "common/transfer/device_payloads.h"
 
 namespace tandem::node {
 namespace {
@@ -77,6 +78,10 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
     options.weights = config.weights;
     options.kv_type = config.kv.type;
     options.memory_fraction = config.gpu_memory_fraction;
+    const transfer::DevicePayloadOptions payloads;
+    options.payload_slots = payloads.slots();
+    options.payload_slot_bytes = payloads.payload_bytes_max;
+    options.lends = config.kv.lend_fraction > 0;
     options.gemm_tiles.choice = config.gemm_tiles;
     options.gemm_tiles.user_folder = model::UserWeightsFolder(env);
     return engine::NewCudaEngine(checkpoint, options);

@@ -78,7 +78,7 @@ absl::StatusOr<std::shared_ptr<DevicePayloads>> DevicePayloads::Create(
 }
 
 absl::Status DevicePayloads::Allocate() {
-  const size_t bytes = static_cast<size_t>(upload_slot() + 1) * static_cast<size_t>(slot_bytes_);
+  const size_t bytes = static_cast<size_t>(options_.slots()) * static_cast<size_t>(slot_bytes_);
   ASSIGN_OR_RETURN(stream_, device_.NewStream());
   ASSIGN_OR_RETURN(slots_, device_.Allocate(DeviceBuffer::Kind::kDevice, bytes));
   ASSIGN_OR_RETURN(twins_, device_.Allocate(DeviceBuffer::Kind::kPinnedHost, bytes));

@@ -32,6 +32,9 @@ struct DevicePayloadOptions {
   int64_t payload_bytes_max = 1 << 20;  // or one cell, where that is more
   int send_slots = 16;
   int receive_slots = 32;
+
+  // One more is for payloads that landed in the arena's memory.
+  int slots() const { return send_slots + receive_slots + 1; }
 };
 
 class DevicePayloads final : public PayloadStore {
@@ -82,7 +85,7 @@ class DevicePayloads final : public PayloadStore {
   absl::Status Allocate();
   absl::Span<std::byte> Slot(int index, int64_t bytes) const;
   int64_t Bytes(const PayloadCells& cells) const;
-  int upload_slot() const { return options_.send_slots + options_.receive_slots; }
+  int upload_slot() const { return options_.slots() - 1; }
   // Enqueues the copy between a payload and its cells, in either direction.
   void Move(const PayloadCells& cells, absl::Span<std::byte> payload, bool gather);
   // Computed by the device, after everything that was enqueued before.

@@ -13,6 +13,7 @@
 #include "common/engine/compute_pool.h"
 #include "common/engine/device/device_forward_pass.h"
 #include "common/engine/device/device_kv.h"
+#include "common/engine/device/device_kv_bytes.h"
 #include "common/engine/device/device_lent_attention.h"
 #include "common/engine/device/device_partial_attention.h"
 #include "common/engine/device/device_sampler.h"
@@ -151,13 +152,7 @@ class DeviceEngine final : public Engine {
   }
 
   absl::StatusOr<std::optional<int64_t>> DeviceKvBytes() override {
-    ASSIGN_OR_RETURN(const int64_t free_bytes, parts_.device->FreeBytes());
-    const int64_t total = parts_.device->properties().memory_bytes;
-    const auto allowed =
-        static_cast<int64_t>(parts_.options.memory_fraction * static_cast<double>(total));
-    // The fraction limits this engine's own memory. Memory that other processes use, perhaps one
-    // that starts at the same time, does not count against it, but reduces the free bytes.
-    return std::optional<int64_t>(std::min(allowed - parts_.device->allocated_bytes(), free_bytes));
+    return DeviceBytesForKv(parts_.options, spec_.layout, *parts_.device);
   }
 
   absl::Status AllocateKv(int64_t num_blocks) override {

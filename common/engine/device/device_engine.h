@@ -28,6 +28,12 @@ struct DeviceEngineOptions {
   std::string kv_type = "bf16";  // "bf16", "int8" or "fp8"
   // Share of the device's memory that weights, buffers and KV may fill.
   double memory_fraction = 0.9;
+  // What the node allocates on the device after the KV cache, and DeviceKvBytes leaves free: so
+  // many slots for payloads of KV transfers, each as large as this or as a block of one layer; and
+  // records of attention, where the node lends or borrows.
+  int payload_slots = 0;
+  int64_t payload_slot_bytes = 0;
+  bool lends = false;
   // Whether the arena mirrors what steps write, for nodes that send KV to others.
   bool mirror_written_kv = true;
   bool use_graphs = true;

@@ -1,6 +1,9 @@
 // Goal: a step for which the device refuses memory fails alone, with kResourceExhausted, whichever
 // of its buffers the device refuses; the steps after it deliver the tokens and the log-probability
-// bits of an engine that was refused nothing.
+// bits of an engine that was refused nothing. And where free memory bounds the KV cache, it leaves
+// room for what a node allocates after it, on a device that hands memory out in large pieces.
+#include "common/node/kv_sizing.h"
+#include "common/transfer/device_payloads.h"
 #include "tests/golden/cpu_engine/answer.h"
 #include "tests/golden/device_engine/device_engines.h"
 
@@ -149,6 +152,35 @@ TEST_F(DeviceMemoryTest, TheSamplersBuffersMayBeRefused) {
   }
   EXPECT_GE(refused, 2) << "pinned and device memory";
   EXPECT_LT(refused, kAllocationsMax);
+}
+
+TEST_F(DeviceMemoryTest, TheKvCacheLeavesRoomForWhatComesAfterIt) {
+  constexpr int64_t kGranule = 2 << 20;
+  transfer::DevicePayloadOptions payloads;
+  for (const int64_t free_bytes : {192 << 20, 211 << 20}) {
+    auto device = kernels::emulated::NewEmulatedDevice(7);
+    kernels::Device& same = *device;
+    DeviceEngineOptions options = {.threads = 1, .block_tokens = 16};
+    options.payload_slots = payloads.slots();
+    options.payload_slot_bytes = payloads.payload_bytes_max;
+    ASSERT_OK_AND_ASSIGN(const auto engine,
+                         NewDeviceEngine(*checkpoint_, options, std::move(device)));
+    kernels::emulated::LimitMemory(same, kGranule);
+    ASSERT_OK_AND_ASSIGN(const int64_t all, same.FreeBytes());
+    kernels::emulated::SetBytesOfOthers(same, all - free_bytes);
+    node::NodeConfig config;
+    config.max_batch_tokens = 32;
+    config.max_sequences = 1 << 20;  // no bound of its own
+    ASSERT_OK_AND_ASSIGN(const node::KvSize size, node::ChooseKvSize(config, *engine));
+    EXPECT_GT(size.blocks * engine->spec().layout.block_bytes(), free_bytes / 4);
+    ASSERT_OK(engine->AllocateKv(size.blocks));
+    payloads.format = engine->spec().format;
+    const auto slots =
+        transfer::DevicePayloads::Create(payloads, *engine->device_blocks(), engine->arena());
+    ASSERT_OK(slots.status());
+    ExpectSame(Answers(*engine), expected_, "beside slots");
+    EXPECT_OK(StepOfMany(*engine, 65)) << "a step with more logits than the profiled one";
+  }
 }
 
 }  // namespace

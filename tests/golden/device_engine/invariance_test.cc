@@ -320,9 +320,15 @@ TEST(DeviceKvBytes, CountOwnMemoryAndNotThatOfOthers) {
   kernels::emulated::SetBytesOfOthers(same, 2 * share);
   ASSERT_OK_AND_ASSIGN(const auto beside, engine->DeviceKvBytes());
   EXPECT_EQ(beside, left);
+  // What is free is less than the share, and some of it is for what comes after the KV.
+  const int64_t free_bytes = share / 2;
+  kernels::emulated::SetBytesOfOthers(same, 4 * share - same.allocated_bytes() - free_bytes);
+  ASSERT_OK_AND_ASSIGN(const auto tight, engine->DeviceKvBytes());
+  EXPECT_GT(*tight, free_bytes / 2);
+  EXPECT_LT(*tight, free_bytes - (int64_t{16} << 20));
   kernels::emulated::SetBytesOfOthers(same, 4 * share - same.allocated_bytes() - 1000);
   ASSERT_OK_AND_ASSIGN(const auto full, engine->DeviceKvBytes());
-  EXPECT_EQ(full, 1000);
+  EXPECT_EQ(full, 0);
 }
 
 std::string InvarianceName(const ::testing::TestParamInfo<DeviceInvarianceTest::ParamType>& param) {
