@@ -84,6 +84,23 @@ absl::Status ReadAll(int descriptor, std::vector<iovec> pieces, int64_t offset) 
   });
 }
 
+// Another user could read or change what lies in a file of theirs, or in one that they reach by
+// another name.
+absl::Status CheckOwnFile(absl::string_view path, const struct stat& about) {
+  if (!S_ISREG(about.st_mode))
+    return absl::InvalidArgumentError(absl::StrCat(path, ": expected a regular file"));
+  if (about.st_uid != geteuid()) {
+    return absl::PermissionDeniedError(absl::StrCat(path, ": the file belongs to user ",
+                                                    about.st_uid, ", expected this process's, ",
+                                                    geteuid()));
+  }
+  if (about.st_nlink != 1) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, ": the file has ", about.st_nlink, " names (hard links), expected one"));
+  }
+  return absl::OkStatus();
+}
+
 iovec Piece(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
 
 }  // namespace
@@ -181,12 +198,13 @@ absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Open(const BlockFileOption
   std::unique_ptr<BlockFile> file(new BlockFile(descriptor, options, slots));
   struct stat about = {};
   if (fstat(descriptor, &about) != 0) return file->Fault("fstat");
-  if (!S_ISREG(about.st_mode))
-    return absl::InvalidArgumentError(absl::StrCat(options.path, ": expected a regular file"));
+  RETURN_IF_ERROR(CheckOwnFile(options.path, about));
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(options.path, ": another process uses this file"));
   }
+  // A file that was there may be open to others.
+  if (fchmod(descriptor, S_IRUSR | S_IWUSR) != 0) return file->Fault("fchmod");
   const std::string header = file->Header();
   if (header.size() > kPageBytes) {
     return absl::InvalidArgumentError(

@@ -47,7 +47,8 @@ class BlockFile final : public BlockStore {
   // Opens the file, or makes it, readable by its owner alone. Blocks of other contents or of
   // another size are dropped, with a line in the log. Errors: kInvalidArgument when bytes_max holds
   // no block, or `contents` does not fit the header; kFailedPrecondition when another process has
-  // the file; otherwise the system's, naming the path.
+  // the file; kPermissionDenied when it is another user's or has further names; otherwise the
+  // system's, naming the path.
   static absl::StatusOr<std::unique_ptr<BlockFile>> Open(const BlockFileOptions& options);
   ~BlockFile() override;
   BlockFile(const BlockFile&) = delete;

@@ -216,6 +216,34 @@ TEST_F(BlockFileTest, OnlyItsOwnerReadsIt) {
   struct stat about = {};
   ASSERT_EQ(stat(options_.path.c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 0777, 0600u);
+  // Also where the file was there, readable by all.
+  ASSERT_EQ(chmod(options_.path.c_str(), 0644), 0);
+  Open();
+  ASSERT_EQ(stat(options_.path.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+}
+
+TEST_F(BlockFileTest, AFileWithASecondNameIsRefusedAndKept) {
+  EXPECT_OK(Save(*Open(), 1));
+  const std::string other = folder_ + "/other";
+  ASSERT_EQ(link(options_.path.c_str(), other.c_str()), 0);
+  const auto refused = testing::StatusIs(absl::StatusCode::kPermissionDenied,
+                                         HasSubstr("node.kv: the file has 2 names"));
+  EXPECT_THAT(BlockFile::Open(options_), refused);
+  options_.contents = "model b";  // which would empty it
+  EXPECT_THAT(BlockFile::Open(options_), refused);
+  unlink(other.c_str());
+  options_.contents = "model a";
+  EXPECT_THAT(Open()->Hashes(), ElementsAre(Hash(1)));
+}
+
+TEST_F(BlockFileTest, AnotherUsersFileIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  Open();
+  ASSERT_EQ(chown(options_.path.c_str(), 4711, static_cast<gid_t>(-1)), 0);
+  EXPECT_THAT(BlockFile::Open(options_),
+              testing::StatusIs(absl::StatusCode::kPermissionDenied,
+                                HasSubstr("node.kv: the file belongs to user 4711")));
 }
 
 TEST_F(BlockFileTest, WithoutAPathItLiesInMemory) {
