@@ -38,8 +38,8 @@ class TransferServiceImpl final : public TransferService {
     stopping_.store(true);
     transport_->Wake();
     thread_.join();
-    // Destroys the transport first, because it writes into the arena; the endpoint ignores its late
-    // completions.
+    // The endpoint goes first: it uses the transport to its end, and ignores the completions that
+    // the transport's end brings. The transport writes into the arena until it is destroyed.
     endpoint_.reset();
     transport_.reset();
   }
