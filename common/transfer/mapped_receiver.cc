@@ -32,33 +32,40 @@ MappedReceiver::MappedReceiver(MappedContext& context, PeerId peer, const v1::Kv
   }
   context_.mapped_bytes += arena_bytes_;
   counted_ = true;
-  auto call = ArenaDescriptorCall::Start(context_.options.fleet_secret, offer.socket(),
-                                         offer.ticket(), number_);
-  if (call.ok()) {
-    call_ = *std::move(call);
-  } else {
-    Fail(call.status());
-  }
+  offer_ = offer;
+  if (const absl::Status called = Call(); !called.ok()) Fail(called);
 }
 
 bool MappedReceiver::Progress() {
-  if (call_ != nullptr) {
+  if (opening()) {
     const absl::Status opened = Open();
     if (!opened.ok()) Fail(opened);
-    return call_ == nullptr;
+    return !opening();
   }
   if (taken_.taken().empty()) return false;
   ReportTaken();
   return true;
 }
 
+absl::Status MappedReceiver::Call() {
+  auto call = ArenaDescriptorCall::Start(context_.options.fleet_secret, offer_->socket(),
+                                         offer_->ticket(), number_);
+  if (absl::IsResourceExhausted(call.status()) && context_.now() <= give_up_)
+    return absl::OkStatus();
+  RETURN_IF_ERROR(call.status());
+  call_ = *std::move(call);
+  return absl::OkStatus();
+}
+
 absl::Status MappedReceiver::Open() {
+  if (call_ == nullptr) return Call();
   ASSIGN_OR_RETURN(const std::optional<OwnedDescriptor> descriptor, call_->Poll());
   if (!descriptor.has_value()) {
     if (context_.now() <= give_up_) return absl::OkStatus();
     return absl::DeadlineExceededError("the owner sent no descriptor");
   }
   call_.reset();
+  offer_.reset();
   ASSIGN_OR_RETURN(arena_, MappedArena::Map(*descriptor, arena_bytes_));
   Tell(v1::KvMapping::READY);
   return absl::OkStatus();
@@ -135,6 +142,7 @@ void MappedReceiver::Tell(v1::KvMapping::Kind kind) {
 
 void MappedReceiver::Unmap() {
   call_.reset();
+  offer_.reset();
   arena_.reset();
   if (std::exchange(counted_, false)) context_.mapped_bytes -= arena_bytes_;
 }

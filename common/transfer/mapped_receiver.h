@@ -24,7 +24,7 @@ class MappedReceiver {
   uint64_t number() const { return number_; }
   bool open() const { return arena_ != nullptr; }
   // The descriptor is on its way: call Progress() again soon.
-  bool opening() const { return call_ != nullptr; }
+  bool opening() const { return offer_.has_value(); }
   // A data frame whose payload lies in the arena.
   void OnHeader(const v1::KvFrame& frame);
   // Moves the opening on and reports what was taken; says whether anything happened.
@@ -34,6 +34,9 @@ class MappedReceiver {
 
  private:
   absl::Status Open();
+  // Asks the owner for the descriptor. OK also while too many callers wait at its socket: the next
+  // Open() asks again.
+  absl::Status Call();
   // The payload's pieces in the arena. Errors: kInvalidArgument for pieces outside of it.
   absl::StatusOr<GatherList> PiecesOf(const v1::KvViaMapping& via) const;
   // Asks the listener for a place and copies the payload there, if it gives one.
@@ -49,7 +52,8 @@ class MappedReceiver {
   const uint64_t arena_bytes_;
   const absl::Time give_up_;
   bool counted_ = false;                       // in the context's mapped_bytes
-  std::unique_ptr<ArenaDescriptorCall> call_;  // while opening
+  std::optional<v1::KvMapping> offer_;         // while opening
+  std::unique_ptr<ArenaDescriptorCall> call_;  // while opening, once the owner's socket took it
   std::unique_ptr<MappedArena> arena_;         // while open
   v1::KvMapping taken_;                        // not reported yet; kTakenMax ordinals at most
   size_t taken_bytes_ = 0;                     // of those payloads

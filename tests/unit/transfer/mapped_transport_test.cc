@@ -18,6 +18,7 @@
 
 #include "common/transfer/arena_descriptor.h"
 #include "common/transfer/frame_auth.h"
+#include "common/transfer/local_socket.h"
 #include "common/transfer/ucx_transport.h"
 #include "tests/testing/status_matchers.h"
 
@@ -300,8 +301,8 @@ TEST_F(MappedTransportTest, AReaderThatNeverAnswersCostsNothing) {
 
 class HostileOwnerTest : public MappedTransportTest {
  protected:
-  // Offers `descriptor` as an arena of `bytes` bytes; whether the reader mapped it.
-  bool Offer(int descriptor, uint64_t bytes, uint64_t number = 1) {
+  // Serves `descriptor`, of an arena of `bytes` bytes, from now on.
+  v1::KvMapping NewOffer(int descriptor, uint64_t bytes, uint64_t number) {
     server_ = *ArenaDescriptorServer::Start(kSecret, descriptor);
     v1::KvMapping offer;
     offer.set_number(number);
@@ -310,7 +311,11 @@ class HostileOwnerTest : public MappedTransportTest {
     offer.set_ticket(server_->MakeTicket(number));
     offer.set_arena_bytes(bytes);
     owner_->frames.clear();
-    owner_->SendMapping(offer);
+    return offer;
+  }
+  // Offers it; whether the reader mapped it.
+  bool Offer(int descriptor, uint64_t bytes, uint64_t number = 1) {
+    owner_->SendMapping(NewOffer(descriptor, bytes, number));
     EXPECT_TRUE(Pump(*owner_, *reader_, [&] {
       server_->Progress(absl::Now());
       return !owner_->frames.empty();
@@ -360,6 +365,33 @@ TEST_F(HostileOwnerTest, TheWholeArenaIsAPayloadAtTheBound) {
   ASSERT_TRUE(OfferArena());
   EXPECT_FALSE(IsClosedBy({0}, {owner_->arena->bytes().size()}));
   EXPECT_EQ(reader_->landed.size(), owner_->arena->bytes().size());
+}
+
+TEST_F(HostileOwnerTest, AReaderWaitsWhileTheOwnersSocketIsFull) {
+  Connect(false, true);
+  const v1::KvMapping offer =
+      NewOffer(owner_->arena->descriptor(), owner_->arena->bytes().size(), 1);
+  std::vector<OwnedDescriptor> callers;
+  absl::Status called;
+  while (called.ok()) {
+    ASSERT_LT(callers.size(), 1000u) << "calls that the owner has not taken";
+    auto caller = ConnectLocal(offer.socket(), LocalSocketType::kMessages);
+    called = caller.status();
+    if (caller.ok()) callers.push_back(*std::move(caller));
+  }
+  ASSERT_EQ(called.code(), absl::StatusCode::kResourceExhausted);
+  owner_->SendMapping(offer);
+  v1::KvFrame later;
+  later.set_lease_id(1);
+  owner_->transport->Send(owner_->peer, later, {}, nullptr);
+  reader_->frames.clear();
+  ASSERT_TRUE(Pump(*owner_, *reader_, [&] { return !reader_->frames.empty(); }));
+  callers.clear();
+  ASSERT_TRUE(Pump(*owner_, *reader_, [&] {
+    server_->Progress(absl::Now());
+    return !owner_->frames.empty();
+  }));
+  EXPECT_TRUE(owner_->Mapping(v1::KvMapping::READY).has_value());
 }
 
 TEST_F(HostileOwnerTest, MemoryThatMayShrinkIsNotMapped) {
