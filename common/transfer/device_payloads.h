@@ -30,7 +30,7 @@ namespace tandem::transfer {
 struct DevicePayloadOptions {
   kv::BlockFormat format;               // of this process's blocks
   int64_t payload_bytes_max = 1 << 20;  // or one cell, where that is more
-  int send_slots = 16;
+  int send_slots = 32;
   int receive_slots = 32;
 
   // One more is for payloads that landed in the arena's memory.
@@ -46,6 +46,7 @@ class DevicePayloads final : public PayloadStore {
                                                                 kv::BlockArena& arena);
 
   absl::StatusOr<std::optional<Outgoing>> Take(const PayloadCells& cells) override;
+  int64_t room() const override { return static_cast<int64_t>(pool_->free_send.size()); }
   absl::StatusOr<Place> Reserve(const PayloadCells& cells) override;
   absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
                        const std::string& order,

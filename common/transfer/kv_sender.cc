@@ -170,93 +170,12 @@ void KvSender::Handle(const CancelExport& command) {
   Settle(command.export_id);
 }
 
-void KvSender::Pump(Export& exported) {
-  const ExportId id = exported.open.export_id;
-  const PeerId peer = exported.peer;
-  if (!exported.queue.empty() && !exported.has_turn) {
-    exported.has_turn = true;
-    peers_[peer].turns.push_back(id);
-  }
-  TakeTurns(peer);
-  Settle(id);
-}
-
-void KvSender::TakeTurns(PeerId peer_id) {
-  const int64_t bytes_max = std::min(context_.options.peer_bytes_in_flight_max,
-                                     context_.transport.BytesAheadMax(peer_id));
-  for (int64_t sent = 0;;) {
-    // Looked up in each round: an export that ends may be the peer's last one.
-    const auto it = peers_.find(peer_id);
-    if (it == peers_.end() || it->second.turns.empty()) return;
-    Peer& peer = it->second;
-    Export& exported = *exports_.at(peer.turns.front());
-    if (exported.queue.empty()) {
-      exported.has_turn = false;
-      peer.turns.pop_front();
-      continue;
-    }
-    const int64_t bytes = exported.queue.front().range.cells() * context_.layer_block_bytes();
-    if (peer.bytes_in_flight > 0 && peer.bytes_in_flight + bytes > bytes_max) return;
-    if (sent >= context_.options.turn_bytes_max) {
-      interrupted_ = true;
-      return;
-    }
-    sent += bytes;
-    if (!SendNext(exported)) return;
-    peer.turns.push_back(peer.turns.front());
-    peer.turns.pop_front();
-    if (exported.outcome.has_value()) Settle(exported.open.export_id);
-  }
-}
-
-bool KvSender::SendNext(Export& exported) {
-  const Export::QueuedFrame queued = exported.queue.front();
-  absl::StatusOr<std::optional<PayloadStore::Outgoing>> payload =
-      context_.payloads.Take({queued.range, exported.open.blocks, exported.open.first_ordinal});
-  if (!payload.ok()) {
-    End(exported, payload.status(), /*tell_receiver=*/true);
-    return true;
-  }
-  if (!payload->has_value()) {
-    blocked_ = true;
-    return false;
-  }
-  exported.queue.pop_front();
-  exported.queued.Set(queued.range, CellState::kEmpty);
-  SendFrame(exported, queued, **std::move(payload));
-  return true;
-}
-
 void KvSender::Settle(ExportId id) {
   Export* exported = Find(id);
   if (exported == nullptr || exported->sends_in_flight > 0) return;
   if (exported->outcome.has_value()) return Erase(*exported);
   if (exported->first_token.has_value() && !exported->fin_sent && exported->queue.empty()) {
     SendFin(*exported);
-  }
-}
-
-bool KvSender::WaitsForRoom() const {
-  return std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) {
-    return entry.second.bytes_in_flight > 0 && !entry.second.turns.empty();
-  });
-}
-
-bool KvSender::Continue() {
-  if (std::exchange(interrupted_, false)) TakeAllTurns();
-  return interrupted_;
-}
-
-void KvSender::ResumeBlocked() {
-  if (std::exchange(blocked_, false)) TakeAllTurns();
-}
-
-void KvSender::TakeAllTurns() {
-  // By key, because exports may end, and with them their peers.
-  for (auto it = peers_.begin(); it != peers_.end() && !blocked_;) {
-    const PeerId peer = it->first;
-    TakeTurns(peer);
-    it = peers_.upper_bound(peer);
   }
 }
 
@@ -277,7 +196,9 @@ void KvSender::SendFrame(Export& exported, const Export::QueuedFrame& queued,
   // The export itself is among the turns.
   data.set_more_follows(!exported.queue.empty() || peers_[exported.peer].turns.size() > 1);
   if (!queued.repeat) ++exported.data_frames;
-  peers_[exported.peer].bytes_in_flight += bytes;
+  Peer& peer = peers_[exported.peer];
+  peer.bytes_in_flight += bytes;
+  ++peer.sends_in_flight;
   ++exported.sends_in_flight;
   context_.SendData(exported.peer, std::move(frame), std::move(payload.bytes),
                     [this, id = exported.open.export_id, bytes,
@@ -290,7 +211,9 @@ void KvSender::SendFrame(Export& exported, const Export::QueuedFrame& queued,
 void KvSender::OnSent(ExportId id, int64_t bytes, const absl::Status& status) {
   Export* exported = Find(id);
   TANDEM_CHECK(exported != nullptr, "export ", id.value(), " ended with a send in flight");
-  peers_[exported->peer].bytes_in_flight -= bytes;
+  Peer& peer = peers_[exported->peer];
+  peer.bytes_in_flight -= bytes;
+  --peer.sends_in_flight;
   --exported->sends_in_flight;
   if (status.ok()) {
     context_.NoteProgress(exported->peer);
@@ -303,8 +226,10 @@ void KvSender::OnSent(ExportId id, int64_t bytes, const absl::Status& status) {
                                             " failed: ", status.message())),
         /*tell_receiver=*/true);
   }
-  Pump(*exported);
+  // Peers that wait come before this export, which may end in their turn.
   ResumeBlocked();
+  exported = Find(id);
+  if (exported != nullptr) Pump(*exported);
 }
 
 void KvSender::SendFin(Export& exported) {
@@ -450,7 +375,10 @@ void KvSender::Erase(Export& exported) {
   const auto peer = peers_.find(exported.peer);
   std::deque<ExportId>& turns = peer->second.turns;
   if (exported.has_turn) turns.erase(std::find(turns.begin(), turns.end(), id));
-  if (--peer->second.exports == 0) peers_.erase(peer);
+  if (--peer->second.exports == 0) {
+    if (peer->second.is_blocked) std::erase(blocked_, exported.peer);
+    peers_.erase(peer);
+  }
   by_frame_.erase(FrameKey(exported.peer, exported.open.lease, exported.open.epoch));
   exports_.erase(id);
   context_.counters.exports_open = static_cast<int64_t>(exports_.size());

@@ -6,8 +6,9 @@
 // Invariants: it sends bytes only from ranges that the core pushed; an export ends only when none
 // of its sends is in flight, so its blocks may then be reused; bytes in flight to a peer never
 // exceed peer_bytes_in_flight_max, nor the transport's BytesAheadMax, except for one frame that
-// alone is larger; an export that finds no room for a payload in the payload store continues when
-// any send ends, or at the next tick.
+// alone is larger; a peer whose payloads find no room in the payload store waits behind those that
+// wait already, and before any other, until a send ends or the next tick. It takes a place only
+// while it holds fewer than are free, so peers that receive slowly do not hold them all.
 // Thread safety: none; the transfer thread. Owner: KvTransferEndpoint.
 #pragma once
 
@@ -92,7 +93,8 @@ class KvSender {
   // The receiver of one or more exports.
   struct Peer {
     int64_t exports = 0;
-    int64_t bytes_in_flight = 0;
+    int64_t bytes_in_flight = 0, sends_in_flight = 0;
+    bool is_blocked = false;  // is in blocked_
     // Exports with frames in their queues, in the order in which they send one. Bound: `exports`.
     std::deque<ExportId> turns;
   };
@@ -113,7 +115,8 @@ class KvSender {
   // Sends from the export's queue, in turn with others to the same peer, while the bytes in flight
   // allow it; then Settle. May end and erase exports.
   void Pump(Export& exported);
-  // Gives the peer's exports their turns, up to turn_bytes_max. May end and erase exports.
+  // Gives the peer's exports their turns, up to turn_bytes_max, or until there is no room in the
+  // payload store. May end and erase exports.
   void TakeTurns(PeerId peer_id);
   // Sends the first frame of the export's queue. False when there is no room for its payload now.
   bool SendNext(Export& exported);
@@ -123,7 +126,9 @@ class KvSender {
   void SendFrame(Export& exported, const Export::QueuedFrame& queued,
                  PayloadStore::Outgoing payload);
   void TakeAllTurns();
-  // Continues the exports that found no room for a payload.
+  // The peer waits for room in the payload store.
+  void Block(PeerId peer);
+  // Continues the peers that wait for room, as far as there is some.
   void ResumeBlocked();
   void OnSent(ExportId id, int64_t bytes, const absl::Status& status);
   void SendFin(Export& exported);
@@ -140,7 +145,8 @@ class KvSender {
   // Bound: one for each export.
   absl::btree_map<PeerId, Peer> peers_;
   bool interrupted_ = false;  // a peer's exports have used up turn_bytes_max
-  bool blocked_ = false;      // an export waits for room in the payload store
+  // Peers that wait for room in the payload store, in order. Bound: `peers_`.
+  std::deque<PeerId> blocked_;
 };
 
 }  // namespace tandem::transfer

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +56,8 @@ class PayloadStore {
 
   // The payload of cells whose contents are final. nullopt: no room for it until a hold ends.
   virtual absl::StatusOr<std::optional<Outgoing>> Take(const PayloadCells& cells) = 0;
+  // How many payloads Take has room for, until holds end.
+  virtual int64_t room() const { return std::numeric_limits<int64_t>::max(); }
   // Where a payload for the cells may land. The blocks belong to a lease; nothing reads them before
   // Install. Errors: kInvalidArgument for a payload larger than any place.
   virtual absl::StatusOr<Place> Reserve(const PayloadCells& cells) = 0;

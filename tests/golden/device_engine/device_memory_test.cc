@@ -157,7 +157,7 @@ TEST_F(DeviceMemoryTest, TheSamplersBuffersMayBeRefused) {
 TEST_F(DeviceMemoryTest, TheKvCacheLeavesRoomForWhatComesAfterIt) {
   constexpr int64_t kGranule = 2 << 20;
   transfer::DevicePayloadOptions payloads;
-  for (const int64_t free_bytes : {192 << 20, 211 << 20}) {
+  for (const int64_t free_bytes : {224 << 20, 251 << 20}) {
     auto device = kernels::emulated::NewEmulatedDevice(7);
     kernels::Device& same = *device;
     DeviceEngineOptions options = {.threads = 1, .block_tokens = 16};

@@ -1,6 +1,6 @@
 // Goal: exports to one peer take turns, a frame at a time, and share one bound on bytes in flight;
-// exports to other peers do not wait for them; one that ends or is cancelled gives its turn up, and
-// every export ends.
+// exports to other peers do not wait for them, also where payloads need places and there are few;
+// one that ends or is cancelled gives its turn up, and every export ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 
 #include "common/transfer/frame_auth.h"
 #include "common/transfer/kv_transfer_endpoint.h"
+#include "common/transfer/payload_store.h"
 
 namespace tandem::transfer {
 namespace {
@@ -21,6 +22,34 @@ using ::testing::ElementsAre;
 constexpr int64_t kCellBytes = 64;
 constexpr int kBlocks = 4;
 const Incarnation kSender(7), kReceiver(8);
+
+// Payloads that need one of a few places.
+class FewPlaces final : public PayloadStore {
+ public:
+  explicit FewPlaces(int64_t places) : room_(places) {}
+  absl::StatusOr<std::optional<Outgoing>> Take(const PayloadCells&) override {
+    if (room_ == 0) return std::optional<Outgoing>();
+    Outgoing outgoing;
+    outgoing.hold = std::make_unique<Hold>(room_);
+    return std::optional<Outgoing>(std::move(outgoing));
+  }
+  int64_t room() const override { return room_; }
+  absl::StatusOr<Place> Reserve(const PayloadCells&) override {
+    return absl::UnimplementedError("nothing is received");
+  }
+  absl::Status Install(const PayloadCells&, const Place&, uint64_t, const std::string&,
+                       const std::optional<uint64_t>&) override {
+    return absl::UnimplementedError("nothing is received");
+  }
+
+ private:
+  struct Hold final : PayloadHold {
+    explicit Hold(int64_t& places) : room(places) { --room; }
+    ~Hold() override { ++room; }
+    int64_t& room;
+  };
+  int64_t room_;
+};
 
 // Records what is sent. A peer's address is its number.
 class RecordingTransport final : public KvTransport {
@@ -39,6 +68,7 @@ class RecordingTransport final : public KvTransport {
     dones.emplace_back(peer, std::move(done));
   }
   int64_t BytesAheadMax(PeerId) const override { return bytes_ahead_max; }
+  PayloadStore* payloads() override { return places.get(); }
   std::string TransportName(PeerId) const override { return "test"; }
   bool Progress() override { return false; }
   void Wait(absl::Duration) override {}
@@ -51,6 +81,7 @@ class RecordingTransport final : public KvTransport {
     done(status);
   }
 
+  std::unique_ptr<FewPlaces> places;  // null: payloads lie in the arena
   int disconnected = 0;
   int64_t bytes_ahead_max = 1 << 20;
   std::vector<uint64_t> order;     // leases of data frames
@@ -70,6 +101,14 @@ class SenderTurnsTest : public ::testing::Test {
     options.incarnation = kSender;
     options.frame_bytes_min = options.frame_bytes_max = kCellBytes;  // a frame for each block
     options.peer_bytes_in_flight_max = 2 * kCellBytes;
+    endpoint_ = KvTransferEndpoint::Create(options, *arena_, transport_);
+  }
+  // Bounds payloads by places, and not by the bytes in flight to a peer.
+  void LimitPlaces(int64_t places) {
+    transport_.places = std::make_unique<FewPlaces>(places);
+    KvTransferOptions options;
+    options.incarnation = kSender;
+    options.frame_bytes_min = options.frame_bytes_max = kCellBytes;
     endpoint_ = KvTransferEndpoint::Create(options, *arena_, transport_);
   }
   // An export of all blocks into the lease of the same number.
@@ -234,6 +273,44 @@ TEST_F(SenderTurnsTest, ATurnEndsForCommandsAndGoesOnWithTheNextTick) {
   EXPECT_THAT(transport_.order, ElementsAre(1, 1, 1));
   EXPECT_FALSE(endpoint_->Tick(now_)) << "nothing is left";
   EXPECT_THAT(transport_.order, ElementsAre(1, 1, 1, 1));
+}
+
+// Peers that take nothing hold half of the places that are left, and the rest goes to others.
+TEST_F(SenderTurnsTest, APeerLeavesPlacesToOthers) {
+  LimitPlaces(8);
+  for (const uint64_t number : {1, 2}) Export(number, 1);
+  EXPECT_EQ(transport_.order.size(), 4u);
+  transport_.order.clear();
+  for (const uint64_t number : {3, 4}) Export(number, static_cast<int>(number));
+  EXPECT_THAT(transport_.order, ElementsAre(3, 3, 4));
+  CompleteAll();
+  EXPECT_EQ(transport_.order.size(), size_t{3 * kBlocks});
+  for (const uint64_t number : {1, 2}) Acknowledge(number, 1);
+  for (const uint64_t number : {3, 4}) Acknowledge(number, static_cast<int>(number));
+  EXPECT_EQ(endpoint_->TakeEvents().size(), 4u);
+}
+
+TEST_F(SenderTurnsTest, PeersThatWaitForAPlaceGoFirst) {
+  LimitPlaces(2);
+  for (const uint64_t number : {1, 2, 3}) Export(number, static_cast<int>(number));
+  CompleteAll();
+  ASSERT_EQ(transport_.order.size(), size_t{3 * kBlocks});
+  // In the order in which they began to wait, so each goes again after the two others.
+  for (const uint64_t number : {1, 2, 3}) {
+    const auto begin = transport_.order.begin();
+    EXPECT_EQ(std::count(begin, begin + 5, number), number == 3 ? 1 : 2) << number;
+  }
+}
+
+TEST_F(SenderTurnsTest, APeerWhoseExportsEndWaitsNoLonger) {
+  LimitPlaces(1);
+  Export(1, 1);
+  Export(2, 2);
+  endpoint_->Handle(CancelExport{ExportId(2), "test"}, now_);
+  Export(3, 3);
+  CompleteAll();
+  EXPECT_EQ(transport_.order.size(), size_t{2 * kBlocks});
+  EXPECT_EQ(std::count(transport_.order.begin(), transport_.order.end(), 2), 0);
 }
 
 TEST_F(SenderTurnsTest, MoreIsExpectedWhileFramesWaitForRoom) {
