@@ -8,6 +8,7 @@
 #include "common/base/mutation.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/fin_loans.h"
 
 namespace tandem::transfer {
 namespace {
@@ -427,7 +428,7 @@ void KvReceiver::InstallIfComplete(Lease& lease) {
       .hidden_time = lease.receiving.total() - exposed,
       .beyond_time = std::max(absl::ZeroDuration(), installed_at - exposed_from - exposed),
       .transport = context_.transport.TransportName(*lease.sender),
-      .loans = {lease.fin->loans().begin(), lease.fin->loans().end()}});
+      .loans = LoansOf(*lease.fin)});
   Forget(lease, lease.epoch);
 }
 

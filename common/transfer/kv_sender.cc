@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/transfer/fin_loans.h"
 
 namespace tandem::transfer {
 namespace {
@@ -238,12 +239,27 @@ void KvSender::SendFin(Export& exported) {
   frame.mutable_fin()->set_data_frames(exported.data_frames);
   *frame.mutable_fin()->mutable_first_token() = *exported.first_token;
   *frame.mutable_fin()->mutable_tokens() = exported.tokens;
-  for (const v1::KvLoan& loan : exported.loans) *frame.mutable_fin()->add_loans() = loan;
+  PutLoans(exported.loans, *frame.mutable_fin());
   const absl::Duration since = std::max(absl::ZeroDuration(), context_.now - exported.computed_at);
   frame.mutable_fin()->set_computed_us_ago(static_cast<uint64_t>(absl::ToInt64Microseconds(since)));
-  context_.SendControl(exported.peer, std::move(frame));
   exported.fin_sent = true;
   exported.repeat_fin_at = context_.now + kFinRepeatFactor * context_.options.nack_after;
+  // Last: the export may end in it.
+  context_.SendControl(exported.peer, std::move(frame),
+                       [this, id = exported.open.export_id](const absl::Status& status) {
+                         if (!status.ok()) OnFinNotSent(id, status);
+                       });
+}
+
+void KvSender::OnFinNotSent(ExportId id, const absl::Status& status) {
+  Export* exported = Find(id);
+  if (exported == nullptr) return;
+  End(*exported,
+      absl::UnavailableError(absl::StrCat(
+          "export ", id.value(), ": its FIN of ", exported->loans.size(), " loans, to node ",
+          exported->open.peer.node.value(), ", was not sent: ", status.message())),
+      /*tell_receiver=*/true);
+  Settle(id);
 }
 
 KvSender::Export* KvSender::FindByFrame(PeerId from, const v1::KvFrame& frame) {
@@ -386,6 +402,7 @@ void KvSender::Erase(Export& exported) {
 
 void KvSender::Tick(std::vector<PeerId>& stuck_peers) {
   std::vector<Export*> late;
+  std::vector<ExportId> unanswered;
   for (auto& [id, exported] : exports_) {
     if (exported->outcome.has_value()) {
       if (!context_.Hangs(exported->peer, exported->must_end_by)) continue;
@@ -394,9 +411,10 @@ void KvSender::Tick(std::vector<PeerId>& stuck_peers) {
     } else if (exported->open.deadline <= context_.now) {
       late.push_back(exported.get());
     } else if (exported->fin_sent && exported->repeat_fin_at <= context_.now) {
-      SendFin(*exported);
+      unanswered.push_back(id);
     }
   }
+  for (const ExportId id : unanswered) SendFin(*exports_.at(id));
   for (Export* exported : late) {
     End(*exported,
         absl::DeadlineExceededError(

@@ -131,7 +131,9 @@ class KvSender {
   // Continues the peers that wait for room, as far as there is some.
   void ResumeBlocked();
   void OnSent(ExportId id, int64_t bytes, const absl::Status& status);
+  // May end and erase the export.
   void SendFin(Export& exported);
+  void OnFinNotSent(ExportId id, const absl::Status& status);
   // Decides how the export ends; later calls change nothing.
   void End(Export& exported, const absl::Status& outcome, bool tell_receiver);
   void Erase(Export& exported);

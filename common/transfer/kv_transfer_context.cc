@@ -23,14 +23,19 @@ v1::KvFrame KvTransferContext::Header(Incarnation receiver, LeaseId lease, Epoch
   return frame;
 }
 
-void KvTransferContext::SendControl(PeerId peer, v1::KvFrame frame) {
+void KvTransferContext::SendControl(PeerId peer, v1::KvFrame frame,
+                                    absl::AnyInvocable<void(const absl::Status&)> done) {
   if (control_sends_in_flight_ >= kControlSendsInFlightMax) return;
   ++control_sends_in_flight_;
   ++counters.frames_sent;
   auth.Sign(frame);
   transport.Send(peer, frame, {},
-                 [weak = std::weak_ptr<KvTransferContext*>(alive_)](const absl::Status&) {
-                   if (const auto alive = weak.lock()) --(*alive)->control_sends_in_flight_;
+                 [weak = std::weak_ptr<KvTransferContext*>(alive_),
+                  done = std::move(done)](const absl::Status& status) mutable {
+                   const auto alive = weak.lock();
+                   if (alive == nullptr) return;
+                   --(*alive)->control_sends_in_flight_;
+                   if (done) done(status);
                  });
 }
 

@@ -49,9 +49,10 @@ class KvTransferContext {
   int64_t layer_block_bytes() const { return arena.layout().layer_block_bytes; }
   // A header to `receiver` of `lease`, without kind and tag.
   v1::KvFrame Header(Incarnation receiver, LeaseId lease, Epoch epoch) const;
-  // Signs and sends a frame without payload. When too many are in flight the frame is dropped; the
-  // protocol repeats what matters.
-  void SendControl(PeerId peer, v1::KvFrame frame);
+  // Signs and sends a frame without payload. When too many are in flight the frame is dropped, and
+  // `done` not called; the protocol repeats what matters.
+  void SendControl(PeerId peer, v1::KvFrame frame,
+                   absl::AnyInvocable<void(const absl::Status&)> done = nullptr);
   // Tells `peer` that the lease's epoch is over here.
   void SendAbort(PeerId peer, v1::KvFrame header, absl::string_view reason, bool from_receiver);
   // Signs and sends a frame with payload, counting it.

@@ -33,7 +33,10 @@ class RecordingTransport final : public KvTransport {
   void Send(PeerId, const v1::KvFrame& frame, GatherList,
             absl::AnyInvocable<void(const absl::Status&)> done) override {
     sent.push_back(frame);
-    dones.push_back(std::move(done));
+    dones.push_back([this, done = std::move(done),
+                     is_fin = frame.has_fin()](const absl::Status& status) mutable {
+      done(is_fin ? fin_status : status);
+    });
   }
   std::string TransportName(PeerId) const override { return "test"; }
   bool Progress() override { return false; }
@@ -47,6 +50,7 @@ class RecordingTransport final : public KvTransport {
       done(absl::OkStatus());
     }
   }
+  absl::Status fin_status;  // how sends of FINs end
   std::vector<v1::KvFrame> sent;
   std::vector<absl::AnyInvocable<void(const absl::Status&)>> dones;
   std::vector<PeerId> disconnected;
