@@ -1,5 +1,4 @@
 // `tandem bench serve`: implements NewBenchServeCommand (cli/command_line/commands.h).
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -21,6 +20,7 @@
 #include "cli/flags/result_flags.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
+#include "common/runtime/descriptors.h"
 #include "common/runtime/stop_signal.h"
 
 namespace tandem::cli {
@@ -28,13 +28,6 @@ namespace {
 
 // How many words the server is asked to tokenize, to learn how many tokens a word has.
 constexpr int64_t kSampleWords = 256;
-
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 class BenchServeCommand final : public Command {
  public:

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "common/base/version.h"
+#include "common/runtime/descriptors.h"
 
 namespace tandem::config {
 namespace {
@@ -34,6 +35,7 @@ int RunProcess(Schema& schema, const std::vector<std::string>& args,
   }
   const absl::StatusOr<std::unique_ptr<StopSignal>> stop = StopSignal::Create();
   if (!stop.ok()) return Report(schema, stop.status(), kExitFailed);
+  RaiseDescriptorLimit();
   const absl::Status status = run(**stop);
   return status.ok() ? kExitOk : Report(schema, status, kExitFailed);
 }

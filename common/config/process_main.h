@@ -1,6 +1,6 @@
 // The common part of every process's main function: parses flags, prints help or the effective
-// configuration, blocks signals, runs the process, and reports its error.
-// Thread safety: the main thread calls it, before other threads start.
+// configuration, blocks signals, raises the limit of descriptors, runs the process, and reports its
+// error. Thread safety: the main thread calls it, before other threads start.
 #pragma once
 
 #include <functional>

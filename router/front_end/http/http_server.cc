@@ -1,7 +1,5 @@
 #include "router/front_end/http/http_server.h"
 
-#include <sys/resource.h>
-
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -34,14 +32,6 @@ constexpr int kAcceptsAtOnce = 64;
 constexpr int kSendBufferBytes = 256 << 10;
 // After accept failed (no descriptors left): how long until the next try.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
-
-// Streams are sockets: a small soft limit would be the first bound hit.
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 // One I/O thread and its connections. Everything but the context and the strand is used within the
 // strand's lock.
@@ -116,7 +106,6 @@ class HttpServerImpl final : public HttpServer {
   }
 
   void Run() {
-    RaiseDescriptorLimit();
     for (size_t i = 0; i < workers_.size(); ++i) {
       workers_[i]->thread =
           Thread(absl::StrCat("http-", i), [raw = workers_[i].get()] { raw->context.run(); });
