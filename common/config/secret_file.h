@@ -8,8 +8,8 @@
 
 namespace tandem::config {
 
-// The file's contents without the white space around them; "" for an empty `path`. kNotFound or,
-// for a file without contents, kInvalidArgument; both name `flag` and the path.
+// The file's contents without the white space around them; "" for an empty `path`. Errors as
+// ReadFile (common/base/read_file.h), also for a file without contents.
 absl::StatusOr<std::string> ReadSecretFile(absl::string_view flag, const std::string& path);
 
 }  // namespace tandem::config

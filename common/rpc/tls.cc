@@ -7,14 +7,13 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-#include <fstream>
 #include <functional>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
@@ -27,6 +26,9 @@ using grpc::experimental::FileWatcherCertificateProvider;
 using grpc::experimental::TlsChannelCredentialsOptions;
 using grpc::experimental::TlsCustomVerificationCheckRequest;
 
+// Of a file of certificates or with a key.
+constexpr size_t kPemBytesMax = size_t{16} << 20;
+
 unsigned ReloadSeconds() { return static_cast<unsigned>(absl::ToInt64Seconds(kTlsReloadInterval)); }
 
 // Returns OpenSSL's last error, and clears it.
@@ -37,8 +39,11 @@ std::string LastError() {
   return reason != nullptr ? reason : "unknown error";
 }
 
+// Why OpenSSL took nothing from a file. Of one that cannot be read, it says no more than that.
 absl::Status FileError(absl::string_view flag, const std::string& path) {
-  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, ": ", LastError()));
+  const std::string reason = LastError();
+  RETURN_IF_ERROR(ReadFile(flag, path, kPemBytesMax).status());
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, ": ", reason));
 }
 
 // A context for TLS 1.2 and 1.3.
@@ -138,14 +143,11 @@ void SslContextFree::operator()(ssl_ctx_st* context) const { SSL_CTX_free(contex
 PeerRule ClientRule() { return {.roles = {PeerRole::kCli}, .unnamed = true}; }
 
 absl::StatusOr<std::string> ReadCertificates(absl::string_view flag, const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  if (!in) return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path));
-  if (!absl::StrContains(text.str(), "-----BEGIN CERTIFICATE-----")) {
+  ASSIGN_OR_RETURN(std::string text, ReadFile(flag, path, kPemBytesMax));
+  if (!absl::StrContains(text, "-----BEGIN CERTIFICATE-----")) {
     return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, " holds no PEM certificate"));
   }
-  return std::move(text).str();
+  return text;
 }
 
 absl::StatusOr<SslContext> LoadSslContext(const TlsFiles& files) {

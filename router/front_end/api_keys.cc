@@ -3,14 +3,13 @@
 #include <openssl/evp.h>
 #include <sys/stat.h>
 
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "router/front_end/keys_file.h"
@@ -19,6 +18,7 @@ namespace tandem::router {
 namespace {
 
 constexpr absl::string_view kScheme = "bearer ";
+constexpr size_t kKeysFileBytesMax = size_t{64} << 20;
 
 bool HoldsKey(absl::string_view authorization) {
   return absl::StartsWithIgnoreCase(authorization, kScheme);
@@ -72,11 +72,8 @@ absl::Status ApiKeys::Reload() {
     absl::MutexLock lock(&mutex_);
     version_ = version;
   }
-  std::ifstream in(path_, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return absl::NotFoundError(absl::StrCat("api-keys: cannot read ", path_));
-  return Take(text.str());
+  ASSIGN_OR_RETURN(const std::string text, ReadFile("api-keys", path_, kKeysFileBytesMax));
+  return Take(text);
 }
 
 std::optional<absl::Status> ApiKeys::ReloadIfChanged() {

@@ -150,7 +150,12 @@ TEST(Tls, NamesFilesThatCannotBeUsed) {
   };
   EXPECT_OK(TlsContext::Load({one.path(), one.key_path()}).status());
   EXPECT_THAT(refused(one.path(), ""), HasSubstr("both"));
-  EXPECT_THAT(refused("/nowhere.crt", one.key_path()), HasSubstr("tls-cert: /nowhere.crt"));
+  EXPECT_THAT(refused("/nowhere.crt", one.key_path()),
+              HasSubstr("tls-cert: cannot read /nowhere.crt"));
+  EXPECT_THAT(refused(folder, one.key_path()),
+              HasSubstr("tls-cert: cannot read " + folder.string() + ": Is a directory; expected"));
+  EXPECT_THAT(refused(one.path(), folder),
+              HasSubstr("tls-key: cannot read " + folder.string() + ": Is a directory; expected"));
   EXPECT_THAT(refused(text, one.key_path()), HasSubstr("tls-cert: "));
   EXPECT_THAT(refused(one.path(), text), HasSubstr("tls-key: "));
   EXPECT_THAT(refused(one.path(), other.key_path()), HasSubstr("tls-key: "));

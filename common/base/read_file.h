@@ -1,0 +1,17 @@
+// Reads a file that a flag names. Thread safety: a pure function of the file.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// The whole file. kInvalidArgument for one that cannot be read, such as a folder, or has more than
+// `bytes_max`: it names `flag`, the path and what was expected.
+absl::StatusOr<std::string> ReadFile(absl::string_view flag, const std::string& path,
+                                     size_t bytes_max);
+
+}  // namespace tandem
