@@ -11,6 +11,7 @@
 #include "common/config/process_main.h"
 #include "common/request/parameter_table.h"
 #include "common/rpc/library_log.h"
+#include "common/runtime/stop_signal.h"
 #include "common/transfer/ucx_on_device.h"
 #include "decode_node/decode_kind.h"
 #include "kernels/api/device.h"
@@ -126,6 +127,7 @@ int Complete(const CommandMap& commands, const std::vector<std::string>& args) {
 int TandemMain(const std::vector<std::string>& args, const Environment& env) {
   // Text that is not UTF-8 is the router's to refuse, in better words.
   rpc::LogLibraryMessages();
+  RestoreHangup();
   const CommandMap commands = AllCommands();
   const std::string name = args.empty() ? "" : args[0];
   if (name == "version" || name == "--version" || name == "-v") {

@@ -11,6 +11,9 @@
 
 #include "absl/status/status.h"
 
+// Of UCX. Null in programs that are linked without it.
+extern "C" void ucs_debug_disable_signal(int signal) __attribute__((weak));
+
 namespace tandem {
 namespace {
 
@@ -21,10 +24,26 @@ sigset_t SetOf(std::initializer_list<int> signals) {
   return set;
 }
 
+bool IsIgnored(int signal) {
+  struct sigaction action = {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 }  // namespace
 
+void RestoreHangup() {
+  struct sigaction action = {};
+  sigaction(SIGHUP, nullptr, &action);
+  // UCX warns of a signal that it does not handle.
+  const bool handled = action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+  if (handled && ucs_debug_disable_signal != nullptr) ucs_debug_disable_signal(SIGHUP);
+}
+
 absl::StatusOr<std::unique_ptr<StopSignal>> StopSignal::Create() {
-  return Block(SetOf({SIGTERM, SIGINT}));
+  RestoreHangup();
+  sigset_t set = SetOf({SIGTERM, SIGINT});
+  if (!IsIgnored(SIGHUP)) sigaddset(&set, SIGHUP);
+  return Block(set);
 }
 
 absl::StatusOr<std::unique_ptr<StopSignal>> StopSignal::CreateForInterrupts() {
@@ -55,6 +74,10 @@ int StopSignal::Wait(absl::Duration timeout) {
   return static_cast<int>(info.ssi_signo);
 }
 
-void StopSignal::Restore() { pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
+void StopSignal::Restore() {
+  sigset_t set = set_;
+  sigdelset(&set, SIGHUP);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
 
 }  // namespace tandem

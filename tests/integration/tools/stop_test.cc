@@ -1,0 +1,62 @@
+// Goal: a closed terminal (SIGHUP) drains servers as SIGTERM does, and is nothing under nohup.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "tests/testing/program_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<std::string>& Router() {
+  static const std::vector<std::string> words = {"tandem-router", "--engine=hash",
+                                                 "--grpc=127.0.0.1:0", "--fleet=127.0.0.1:0"};
+  return words;
+}
+
+// A mask of signals in /proc/PID/status, such as "SigIgn".
+uint64_t MaskOf(pid_t pid, const std::string& name) {
+  std::ifstream in(absl::StrCat("/proc/", pid, "/status"));
+  uint64_t mask = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (!absl::StartsWith(line, name + ":\t")) continue;
+    EXPECT_TRUE(absl::SimpleHexAtoi(line.substr(name.size() + 2), &mask));
+  }
+  return mask;
+}
+
+TEST(Stop, AClosedTerminalDrainsServers) {
+  ASSERT_OK_AND_ASSIGN(const auto router, RunningProgram::Start(Router()));
+  const std::string fleet = router->AwaitField("router started", "fleet");
+  ASSERT_OK_AND_ASSIGN(const auto node,
+                       RunningProgram::Start({"tandem-decode-node", "--engine=hash",
+                                              "--kv-blocks=64", "--routers=" + fleet}));
+  ASSERT_FALSE(node->AwaitLine("joined router").empty()) << node->log();
+  for (const auto& program : {node.get(), router.get()}) {
+    program->Signal(SIGHUP);
+    EXPECT_EQ(program->AwaitEnd().value_or("goes on"), "exit code 0") << program->log();
+    EXPECT_THAT(program->log(), HasSubstr("drained"));
+  }
+}
+
+TEST(Stop, NohupKeepsServersRunning) {
+  signal(SIGHUP, SIG_IGN);
+  const auto started = RunningProgram::Start(
+      {"tandem-decode-node", "--engine=hash", "--kv-blocks=64", "--routers=127.0.0.1:1"});
+  signal(SIGHUP, SIG_DFL);
+  ASSERT_OK(started.status());
+  RunningProgram& node = **started;
+  ASSERT_FALSE(node.AwaitLine("node started").empty()) << node.log();
+  EXPECT_EQ(MaskOf(node.pid(), "SigIgn") & 1, 1U);
+  EXPECT_EQ(MaskOf(node.pid(), "SigBlk") & 1, 0U);
+  node.Signal(SIGTERM);
+  EXPECT_EQ(node.AwaitEnd().value_or("goes on"), "exit code 0") << node.log();
+}
+
+}  // namespace
+}  // namespace tandem::testing
