@@ -1,6 +1,7 @@
 // `tandem up`: implements NewUpCommand (cli/command_line/commands.h).
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "cli/client/client.h"
@@ -9,6 +10,7 @@
 #include "cli/command_line/commands.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
+#include "common/config/start_guard.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
@@ -50,7 +52,10 @@ class UpCommand final : public Command {
       ASSIGN_OR_RETURN(secret, SecretOf(up_.node.kv.disk));
       up_.common.fleet_secret_file = secret->path();
     }
+    std::optional<config::StartGuard> starting;
+    if (up_.single_process) starting.emplace(stop);
     ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(up_, env));
+    starting.reset();
     ReadyProbe probe(up_);
     const absl::Time deadline = RealClock().Now() + up_.ready_timeout;
     bool ready = false;

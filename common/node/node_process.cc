@@ -14,6 +14,7 @@
 #include "common/base/version.h"
 #include "common/config/process_main.h"
 #include "common/config/secret_file.h"
+#include "common/config/start_guard.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/device/device_engine.h"
 #include "common/engine/hash/hash_engine.h"
@@ -411,7 +412,9 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
                            PlaceComputeThreads(ReadProcessors(), config.cpus, config.threads));
           RETURN_IF_ERROR(PinCallingThread(places.all));
         }
+        std::optional<config::StartGuard> starting(stop);
         ASSIGN_OR_RETURN(const auto process, NodeProcess::Start(config, kind, env, nullptr));
+        starting.reset();
         while (stop.Wait(absl::Milliseconds(500)) == 0) {
           RETURN_IF_ERROR(process->Watch());
         }

@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "common/base/version.h"
 #include "common/config/process_main.h"
 #include "common/config/secret_file.h"
+#include "common/config/start_guard.h"
 #include "common/model/mapped_file.h"
 #include "common/model/model_path.h"
 #include "common/runtime/control_groups.h"
@@ -170,7 +172,9 @@ int RouterMain(int argc, char** argv) {
                               RETURN_IF_ERROR(config::ConfigureLog(config.common, env));
                               config::LogConfiguration(schema);
                               WarnOfMemory(config);
+                              std::optional<config::StartGuard> starting(stop);
                               ASSIGN_OR_RETURN(const auto server, StartRouter(config, env));
+                              starting.reset();
                               while (stop.Wait(absl::Milliseconds(500)) == 0) server->Watch();
                               stop.Restore();
                               server->Drain(config.common.drain_timeout);

@@ -1,12 +1,15 @@
-// Goal: a closed terminal (SIGHUP) drains servers as SIGTERM does, and is nothing under nohup.
+// Goal: a closed terminal (SIGHUP) drains servers as SIGTERM does, and is nothing under nohup; a
+// process that still starts ends at once.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
 #include "absl/strings/numbers.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
 namespace {
@@ -56,6 +59,23 @@ TEST(Stop, NohupKeepsServersRunning) {
   EXPECT_EQ(MaskOf(node.pid(), "SigBlk") & 1, 0U);
   node.Signal(SIGTERM);
   EXPECT_EQ(node.AwaitEnd().value_or("goes on"), "exit code 0") << node.log();
+}
+
+// A secret that never comes stands for a model that takes long to load.
+TEST(Stop, EndsAStartAtOnce) {
+  const TestFolder folder("stop");
+  const std::string secret = folder / "secret";
+  ASSERT_EQ(::mkfifo(secret.c_str(), 0600), 0);
+  std::vector<std::string> router = Router();
+  for (std::vector<std::string> words :
+       {router, {"tandem-decode-node", "--engine=hash", "--routers=127.0.0.1:1"}}) {
+    words.push_back("--fleet-secret-file=" + secret);
+    ASSERT_OK_AND_ASSIGN(const auto program, RunningProgram::Start(words));
+    ASSERT_FALSE(program->AwaitLine("configured").empty()) << program->log();
+    program->Signal(SIGTERM);
+    EXPECT_EQ(program->AwaitEnd().value_or("goes on"), "exit code 0") << program->log();
+    EXPECT_THAT(program->log(), HasSubstr("stopped before it had started"));
+  }
 }
 
 }  // namespace
