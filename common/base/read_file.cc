@@ -12,9 +12,8 @@ namespace tandem {
 namespace {
 
 absl::Status NotRead(absl::string_view flag, const std::string& path, int error) {
-  return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path, ": ",
-                                                 std::strerror(error),
-                                                 "; expected a file that can be read"));
+  return absl::NotFoundError(absl::StrCat(flag, ": cannot read ", path, ": ", std::strerror(error),
+                                          "; expected a file that can be read"));
 }
 
 }  // namespace

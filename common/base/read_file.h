@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// The whole file. kInvalidArgument for one that cannot be read, such as a folder, or has more than
-// `bytes_max`: it names `flag`, the path and what was expected.
+// The whole file. kNotFound for one that cannot be read, such as a folder, kInvalidArgument for one
+// of more than `bytes_max`; both name `flag`, the path and what was expected.
 absl::StatusOr<std::string> ReadFile(absl::string_view flag, const std::string& path,
                                      size_t bytes_max);
 

@@ -9,7 +9,7 @@
 namespace tandem::config {
 
 // The file's contents without the white space around them; "" for an empty `path`. Errors as
-// ReadFile (common/base/read_file.h), also for a file without contents.
+// ReadFile (common/base/read_file.h), and kInvalidArgument for a file without contents.
 absl::StatusOr<std::string> ReadSecretFile(absl::string_view flag, const std::string& path);
 
 }  // namespace tandem::config

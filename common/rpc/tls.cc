@@ -39,10 +39,15 @@ std::string LastError() {
   return reason != nullptr ? reason : "unknown error";
 }
 
+absl::StatusOr<std::string> ReadPem(absl::string_view flag, const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(flag, path, kPemBytesMax);
+  return text.ok() ? text : absl::InvalidArgumentError(text.status().message());
+}
+
 // Why OpenSSL took nothing from a file. Of one that cannot be read, it says no more than that.
 absl::Status FileError(absl::string_view flag, const std::string& path) {
   const std::string reason = LastError();
-  RETURN_IF_ERROR(ReadFile(flag, path, kPemBytesMax).status());
+  RETURN_IF_ERROR(ReadPem(flag, path).status());
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, ": ", reason));
 }
 
@@ -143,7 +148,7 @@ void SslContextFree::operator()(ssl_ctx_st* context) const { SSL_CTX_free(contex
 PeerRule ClientRule() { return {.roles = {PeerRole::kCli}, .unnamed = true}; }
 
 absl::StatusOr<std::string> ReadCertificates(absl::string_view flag, const std::string& path) {
-  ASSIGN_OR_RETURN(std::string text, ReadFile(flag, path, kPemBytesMax));
+  ASSIGN_OR_RETURN(std::string text, ReadPem(flag, path));
   if (!absl::StrContains(text, "-----BEGIN CERTIFICATE-----")) {
     return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, " holds no PEM certificate"));
   }

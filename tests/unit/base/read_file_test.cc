@@ -15,6 +15,7 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
+constexpr absl::StatusCode kNotFound = absl::StatusCode::kNotFound;
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
 TEST(ReadFile, ReadsTheWholeFile) {
@@ -31,11 +32,11 @@ TEST(ReadFile, ReadsTheWholeFile) {
 TEST(ReadFile, NamesWhatCannotBeRead) {
   const testing::TestFolder folder("read-file");
   EXPECT_THAT(ReadFile("keys", folder.path(), 100).status(),
-              StatusIs(kInvalid, HasSubstr("keys: cannot read " + folder.path() +
-                                           ": Is a directory; expected a file")));
+              StatusIs(kNotFound, HasSubstr("keys: cannot read " + folder.path() +
+                                            ": Is a directory; expected a file")));
   const std::string missing = folder / "missing";
   EXPECT_THAT(ReadFile("keys", missing, 100).status(),
-              StatusIs(kInvalid, HasSubstr("keys: cannot read " + missing + ": No such file")));
+              StatusIs(kNotFound, HasSubstr("keys: cannot read " + missing + ": No such file")));
 }
 
 TEST(ReadFile, EndsAtItsBound) {

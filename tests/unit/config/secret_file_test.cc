@@ -18,14 +18,17 @@ using ::testing::HasSubstr;
 TEST(SecretFile, HoldsASecret) {
   const testing::TestFolder folder("secret-file");
   const std::string path = folder / "secret";
-  const auto expect_error = [](const std::string& of, const std::string& message) {
+  const auto expect_error = [](const std::string& of, absl::StatusCode code,
+                               const std::string& message) {
     EXPECT_THAT(ReadSecretFile("fleet-secret-file", of).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+                StatusIs(code, HasSubstr(message)));
   };
-  expect_error(folder.path(), "fleet-secret-file: cannot read " + folder.path());
-  expect_error(path, "fleet-secret-file: cannot read " + path);
+  expect_error(folder.path(), absl::StatusCode::kNotFound,
+               "fleet-secret-file: cannot read " + folder.path());
+  expect_error(path, absl::StatusCode::kNotFound, "fleet-secret-file: cannot read " + path);
   std::ofstream(path) << " \n";
-  expect_error(path, "fleet-secret-file: " + path + " is empty");
+  expect_error(path, absl::StatusCode::kInvalidArgument,
+               "fleet-secret-file: " + path + " is empty");
   std::ofstream(path) << " secret words\n";
   ASSERT_OK_AND_ASSIGN(const std::string secret, ReadSecretFile("fleet-secret-file", path));
   EXPECT_EQ(secret, "secret words");
