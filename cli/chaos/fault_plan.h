@@ -21,7 +21,7 @@ enum class ChaosFaultKind {
   kLoss,       // `amount` of a thousand packets are lost
   kDisk,       // /dev/shm is full
   kMemory,     // the victim gets no more memory; started again if it dies of that
-  kDrain,      // SIGTERM; must end with exit code 0, then started again
+  kDrain,      // SIGTERM; must end with exit code 0 (a router: or 1), then started again
 };
 inline constexpr int kChaosFaultKinds = 8;
 // The drain timeout of every process in a chaos run; work that is left then is migrated or resumed.

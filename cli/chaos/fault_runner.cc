@@ -109,7 +109,10 @@ void FaultRunner::End(const ChaosFault& fault) {
 void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) {
   for (const ChaosFault& fault : active_)
     if (fault.kind == ChaosFaultKind::kMemory && fault.victim == ended.process) return;
-  const bool drained = draining_.erase(ended.process) > 0 && ended.how == "exit code 0";
+  // A router says by exit code 1 that its drain cut answers off, which their clients then resume.
+  const bool cut_off = topology_.RoleOf(ended.process) == "router" && ended.how == "exit code 1";
+  const bool drained =
+      draining_.erase(ended.process) > 0 && (ended.how == "exit code 0" || cut_off);
   if (memory_limited_.count(ended.process) == 0 && !drained)
     crashes_.push_back(absl::StrFormat("%s ended with %s at %.1f s",
                                        topology_.NameOf(ended.process), ended.how,

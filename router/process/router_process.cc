@@ -177,8 +177,9 @@ int RouterMain(int argc, char** argv) {
                               starting.reset();
                               while (stop.Wait(absl::Milliseconds(500)) == 0) server->Watch();
                               stop.Restore();
-                              server->Drain(config.common.drain_timeout);
-                              return absl::OkStatus();
+                              if (server->Drain(config.common.drain_timeout))
+                                return absl::OkStatus();
+                              return absl::AbortedError("some answers were cut off while draining");
                             });
 }
 

@@ -1,14 +1,16 @@
 // Goal: a closed terminal (SIGHUP) drains servers as SIGTERM does, and is nothing under nohup; a
-// process that still starts ends at once.
+// process that still starts ends at once; who cut answers off says so by exit code 1.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
 
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_cluster.h"
 #include "tests/testing/test_folder.h"
 
 namespace tandem::testing {
@@ -76,6 +78,33 @@ TEST(Stop, EndsAStartAtOnce) {
     EXPECT_EQ(program->AwaitEnd().value_or("goes on"), "exit code 0") << program->log();
     EXPECT_THAT(program->log(), HasSubstr("stopped before it had started"));
   }
+}
+
+TEST(Stop, SaysWhenAnswersWereCutOff) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto cluster,
+      TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1", "--kv-blocks=256",
+                          "--hash-step-time=20ms", "--drain-timeout=100ms"}));
+  v1::GenerateRequest request;
+  request.mutable_tokens()->add_ids(1);
+  request.mutable_stop()->set_max_tokens(2000);
+  request.mutable_stop()->set_ignore_eos(true);
+  absl::Mutex mutex;
+  bool begun = false;
+  std::thread client([&] {
+    const Answer answer = Collect(cluster->client(), request, [&](const Answer& so_far) {
+      absl::MutexLock lock(&mutex);
+      begun = begun || !so_far.text.empty();
+    });
+    EXPECT_FALSE(answer.status.ok());
+  });
+  {
+    absl::MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&begun), absl::Seconds(60)));
+  }
+  const std::string ended = cluster->Stop();
+  client.join();
+  EXPECT_EQ(ended, "exit code 1");
 }
 
 }  // namespace
