@@ -27,7 +27,8 @@ void RegisterCommonOptions(Schema& schema, CommonOptions& options) {
              "URI spiffe://FLEET/tandem/router, /prefill or /decode. Empty = no TLS.",
              {.group = "Network"});
   schema.Add("drain-timeout", &options.drain_timeout,
-             "How long running work may go on after SIGTERM or Ctrl-C.", {.group = "Lifecycle"});
+             "How long running work may go on after SIGTERM, Ctrl-C or the end of the terminal.",
+             {.min = absl::ZeroDuration(), .group = "Lifecycle"});
   schema.Add("log-level", &options.log_level, "Lowest level that is logged.",
              {.group = "Lifecycle", .choices = {"debug", "info", "warning", "error"}});
   schema.Add("log-format", &options.log_format,

@@ -141,9 +141,9 @@ void RegisterLending(config::Schema& schema, NodeConfig& config) {
 
 void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
   schema.Add("hash-step-time", &config.hash.step_time, "Hash engine: simulated time of a step.",
-             {.group = "Hash engine"});
+             {.min = absl::ZeroDuration(), .group = "Hash engine"});
   schema.Add("hash-row-time", &config.hash.row_time, "Hash engine: simulated time of a row.",
-             {.group = "Hash engine"});
+             {.min = absl::ZeroDuration(), .group = "Hash engine"});
   schema.Add("hash-eos-every", &config.hash.eos_every,
              "Hash engine: one token in this many ends the answer; 0 = none.",
              {.min = 0, .group = "Hash engine"});
@@ -169,7 +169,7 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              "allows; at least one KV block's once a prompt has waited for half of the time until "
              "its first token is due (2 s where no goal for it is set). 0 = as many as "
              "--max-batch-tokens allows.",
-             {.group = "Scheduling"});
+             {.min = absl::ZeroDuration(), .group = "Scheduling"});
   schema.Add(
       "queue-order", &config.queue_order,
       "Which sequences are computed first. fcfs: by arrival; priority: the one whose first token "
@@ -186,7 +186,7 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
       "progress-deadline", &config.progress_deadline,
       "A node with work that finishes no engine step for this long reports itself as not live. A "
       "step that fails does not count.",
-      {.group = "Lifecycle"});
+      {.min = absl::Milliseconds(1), .group = "Lifecycle"});
   RegisterHashEngine(schema, config);
 }
 

@@ -91,9 +91,11 @@ void RegisterRecords(config::Schema& schema, RouterConfig& config) {
 
 void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
   schema.Add("queue-deadline", &config.core.queue_deadline,
-             "How long a request may wait for placement.", {.group = "Deadlines"});
+             "How long a request may wait for placement.",
+             {.min = absl::Milliseconds(1), .group = "Deadlines"});
   schema.Add("prefill-deadline", &config.core.prefill_deadline,
-             "Longest time from placement to an installed prompt.", {.group = "Deadlines"});
+             "Longest time from placement to an installed prompt.",
+             {.min = absl::Milliseconds(1), .group = "Deadlines"});
   schema.Add("prefill-wait", &config.core.prefill_wait_max,
              "A prompt waits in the router's queue while every prefill node is predicted to need "
              "longer than this before it begins with it; 0 = prompts wait in prefill nodes.",
@@ -122,15 +124,16 @@ void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
              {.group = "Deadlines"});
   schema.Add("token-deadline", &config.core.token_deadline,
              "Longest time between two tokens; after it another node continues the answer.",
-             {.group = "Deadlines"});
+             {.min = absl::Milliseconds(1), .group = "Deadlines"});
   schema.Add("heartbeat-interval", &config.core.heartbeat_interval, "How often nodes report.",
-             {.group = "Deadlines"});
+             {.min = absl::Milliseconds(1), .group = "Deadlines"});
   schema.Add("node-lost-after", &config.core.node_lost_after,
-             "The router takes a node for dead when it hears nothing from it for this long.",
-             {.group = "Deadlines"});
+             "The router takes a node for dead when it hears nothing from it for this long, which "
+             "is longer than --heartbeat-interval.",
+             {.min = absl::Milliseconds(1), .group = "Deadlines"});
   schema.Add("lease-time", &config.core.lease_time,
              "How long a lease lives after the last message of its router, sender or client.",
-             {.group = "Deadlines"});
+             {.min = absl::Milliseconds(1), .group = "Deadlines"});
 }
 
 void RegisterModel(config::Schema& schema, RouterConfig& config) {
@@ -185,7 +188,7 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              {.min = 0, .unit = "sequences", .group = "Admission"});
   schema.Add("priority-level", &config.core.priority_level,
              "Waiting time that one level of priority is worth in the queue.",
-             {.group = "Admission"});
+             {.min = absl::ZeroDuration(), .group = "Admission"});
   schema.Add("requests-max", &config.core.requests_max,
              "Most sequences, running and waiting; a request of n answers counts n.",
              {.min = 1, .unit = "sequences", .group = "Admission"});
@@ -196,9 +199,10 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("overload-delay", &config.overload.delay,
              "When all requests of the last --overload-interval waited longer than this for the "
              "router itself, it refuses those that waited twice as long; 0 = it refuses none.",
-             {.group = "Admission"});
+             {.min = absl::ZeroDuration(), .group = "Admission"});
   schema.Add("overload-interval", &config.overload.interval,
-             "The interval that --overload-delay looks at.", {.group = "Admission"});
+             "The interval that --overload-delay looks at.",
+             {.min = absl::Milliseconds(1), .group = "Admission"});
   RegisterDeadlines(schema, config);
   RegisterRecords(schema, config);
 }

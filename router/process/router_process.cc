@@ -88,6 +88,15 @@ absl::Status CheckFleetPort(const RouterConfig& config, const std::string& secre
       "machine alone, or --open-fleet"));
 }
 
+// Every node would be lost before it reports.
+absl::Status CheckReports(const RouterOptions& core) {
+  if (core.node_lost_after > core.heartbeat_interval) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("node-lost-after: ", absl::FormatDuration(core.node_lost_after),
+                   ", expected more than --heartbeat-interval, ",
+                   absl::FormatDuration(core.heartbeat_interval)));
+}
+
 void WarnOfMemory(const RouterConfig& config) {
   const std::string warning = MemoryWarning(config, MemoryLimitBytes());
   if (!warning.empty()) Log(LogLevel::kWarning, warning, {{"router_id", config.id}});
@@ -97,6 +106,7 @@ void WarnOfMemory(const RouterConfig& config) {
 
 absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
     const RouterConfig& config, const std::map<std::string, std::string>& env) {
+  RETURN_IF_ERROR(CheckReports(config.core));
   ASSIGN_OR_RETURN(std::unique_ptr<ModelAssets> assets, LoadAssets(config, env));
   if (!config.served_model_name.empty()) assets->identity.served_names = config.served_model_name;
   RouterServerOptions options;
