@@ -12,7 +12,7 @@ namespace tandem::config {
 // does. No destructor runs.
 class StartGuard {
  public:
-  // `stop` outlives the guard; nobody else waits for it meanwhile.
+  // `stop` outlives the guard, whose thread alone looks at it meanwhile.
   explicit StartGuard(const StopSignal& stop);
   ~StartGuard();
   StartGuard(const StartGuard&) = delete;

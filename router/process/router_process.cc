@@ -97,6 +97,12 @@ absl::Status CheckReports(const RouterOptions& core) {
                    absl::FormatDuration(core.heartbeat_interval)));
 }
 
+// What is wrong with flags that are right one by one.
+absl::Status CheckTogether(const RouterConfig& config, const std::string& secret) {
+  RETURN_IF_ERROR(CheckReports(config.core));
+  return CheckFleetPort(config, secret);
+}
+
 void WarnOfMemory(const RouterConfig& config) {
   const std::string warning = MemoryWarning(config, MemoryLimitBytes());
   if (!warning.empty()) Log(LogLevel::kWarning, warning, {{"router_id", config.id}});
@@ -106,7 +112,6 @@ void WarnOfMemory(const RouterConfig& config) {
 
 absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
     const RouterConfig& config, const std::map<std::string, std::string>& env) {
-  RETURN_IF_ERROR(CheckReports(config.core));
   ASSIGN_OR_RETURN(std::unique_ptr<ModelAssets> assets, LoadAssets(config, env));
   if (!config.served_model_name.empty()) assets->identity.served_names = config.served_model_name;
   RouterServerOptions options;
@@ -134,7 +139,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.throughput_every = config.throughput_every;
   ASSIGN_OR_RETURN(options.fleet_secret,
                    config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));
-  RETURN_IF_ERROR(CheckFleetPort(config, options.fleet_secret));
+  RETURN_IF_ERROR(CheckTogether(config, options.fleet_secret));
   if (!config.common.fleet_tls.empty()) {
     ASSIGN_OR_RETURN(options.fleet_tls,
                      rpc::FleetTls::Load(config.common.fleet_tls, rpc::PeerRole::kRouter));
