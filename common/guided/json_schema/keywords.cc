@@ -77,7 +77,8 @@ absl::StatusOr<Flat> Flattener::ReadKeywords(const Json& schema) {
   if (const auto it = schema.find("additionalProperties"); it != schema.end()) {
     layer.additional = &*it;
   }
-  if (const auto it = schema.find("unevaluatedProperties"); it != schema.end()) {
+  // `true` demands nothing, and so leaves what additionalProperties demands.
+  if (const auto it = schema.find("unevaluatedProperties"); it != schema.end() && *it != true) {
     layer.additional = &*it;
   }
   if (const auto it = schema.find("patternProperties"); it != schema.end()) {

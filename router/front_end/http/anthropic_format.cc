@@ -123,7 +123,7 @@ class AnthropicFormat final : public AnswerFormat {
                  *events);
       BlockEvent("content_block_stop", {}, *events);
     }
-    // Arguments that the answer's length cut off are no object: `stop_reason` says so.
+    // Arguments that were cut off are no object: `stop_reason` says so.
     absl::StatusOr<Json> input = ParseJsonBody(call.arguments);
     if (input.ok()) block["input"] = *std::move(input);
     blocks_.push_back(std::move(block));
@@ -166,7 +166,7 @@ class AnthropicFormat final : public AnswerFormat {
     const Choice& choice = choices_[0];
     if (choice.reason == v1::FINISH_REASON_LENGTH) return "max_tokens";
     if (choice.reason != v1::FINISH_REASON_STOP) return nullptr;  // aborted
-    if (calls_ > 0) return "tool_use";
+    if (calls_ > 0 && !finder_.cut()) return "tool_use";
     return choice.stop_string.empty() ? "end_turn" : "stop_sequence";
   }
 

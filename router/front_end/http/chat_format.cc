@@ -105,7 +105,8 @@ class ChatFormat final : public AnswerFormat {
   std::string FinishReason(size_t index) const {
     const v1::FinishReason reason = choices_[index].reason;
     // A call that the model was made to write ends like an answer, as in OpenAI's API.
-    const bool calls = messages_[index].finder.found() && api_.tool_mode != ToolMode::kNamed;
+    const ToolCallFinder& finder = messages_[index].finder;
+    const bool calls = finder.found() && !finder.cut() && api_.tool_mode != ToolMode::kNamed;
     return calls && reason == v1::FINISH_REASON_STOP ? "tool_calls" : FinishReasonText(reason);
   }
 

@@ -181,7 +181,6 @@ class ResponseFormat final : public AnswerFormat {
     // These were the call's.
     held_.clear();
     waiting_logprobs_ = Json::array();
-    const bool whole = api_.tool_mode != ToolMode::kNamed || !Cut();
     const std::string id = absl::StrCat("fc_", id_stem_, "_", output_.size());
     Json item = {{"id", id},
                  {"type", "function_call"},
@@ -190,7 +189,7 @@ class ResponseFormat final : public AnswerFormat {
                  {"name", call.name},
                  {"arguments", ""}};
     const std::string added = events == nullptr ? "" : AtItem("item", item);
-    item["status"] = whole ? "completed" : "incomplete";
+    item["status"] = call.whole ? "completed" : "incomplete";
     item["arguments"] = call.arguments;
     if (events != nullptr) {
       std::string at = ",\"item_id\":";

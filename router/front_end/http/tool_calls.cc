@@ -55,7 +55,13 @@ class ObjectScanner {
   absl::string_view rest_;
 };
 
-// One call's object: its arguments are named "arguments" or "parameters", as an object or as text.
+bool IsObject(absl::string_view json) {
+  const absl::StatusOr<Json> value = ParseJsonBody(absl::StripAsciiWhitespace(json));
+  return value.ok() && value->is_object();
+}
+
+// One call's object: its arguments are named "arguments" or "parameters", as an object or as the
+// text of one.
 bool ReadCall(const Json& object, ToolCall& call) {
   if (!object.is_object() || !object.contains("name") || !object["name"].is_string()) return false;
   call.name = object["name"].get<std::string>();
@@ -64,7 +70,7 @@ bool ReadCall(const Json& object, ToolCall& call) {
     const Json& arguments = object[name];
     if (arguments.is_string()) {
       call.arguments = arguments.get<std::string>();
-      return true;
+      return IsObject(call.arguments);
     }
     if (!arguments.is_object()) return false;
     call.arguments = JsonText(arguments);
@@ -129,6 +135,16 @@ void ToolCallFinder::TakeSections(ToolPieces& pieces) {
   held_.erase(0, at);
 }
 
+// The last call of an answer that had to be one.
+void ToolCallFinder::AddLast(ToolCall call, ToolPieces& pieces) {
+  call.whole = IsObject(call.arguments);
+  if (parallel_ || !found_) {
+    cut_ = !call.whole;
+    pieces.calls.push_back(std::move(call));
+  }
+  found_ = true;
+}
+
 // Whether it is a call, given or not.
 bool ToolCallFinder::AddCall(const Json& object, ToolPieces& pieces) {
   ToolCall call;
@@ -166,16 +182,14 @@ void ToolCallFinder::TakeCutList(absl::string_view json, ToolPieces& pieces) {
   if (!named.ok() || !ReadCall(*named, call)) return;
   call.arguments =
       std::string(absl::StripLeadingAsciiWhitespace(rest.substr(arguments + kArguments.size())));
-  if (parallel_ || !found_) pieces.calls.push_back(std::move(call));
-  found_ = true;
+  AddLast(std::move(call), pieces);
 }
 
 ToolPieces ToolCallFinder::Flush() {
   ToolPieces pieces;
   const std::string rest = std::exchange(held_, "");
   if (mode_ == ToolMode::kNamed) {
-    pieces.calls.push_back({tool_name_, rest});
-    found_ = true;
+    AddLast({tool_name_, rest}, pieces);
     return pieces;
   }
   if (mode_ == ToolMode::kRequired) {

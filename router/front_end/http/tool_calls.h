@@ -18,6 +18,7 @@ namespace tandem::router {
 struct ToolCall {
   std::string name;
   std::string arguments;  // JSON text
+  bool whole = true;      // false: the answer ended within the arguments
 };
 
 struct ToolPieces {
@@ -39,14 +40,17 @@ class ToolCallFinder {
   ToolPieces Flush();
   // Whether any call was found.
   bool found() const { return found_; }
+  // Whether the answer ended within a call.
+  bool cut() const { return cut_; }
 
  private:
   void TakeSections(ToolPieces& pieces);
+  void AddLast(ToolCall call, ToolPieces& pieces);
   bool AddCall(const Json& object, ToolPieces& pieces);
   bool AddCallText(absl::string_view json, ToolPieces& pieces);
   void TakeList(absl::string_view json, ToolPieces& pieces);
-  // A list that the answer's length cut off: its whole calls, and what there is of the last one's
-  // arguments.
+  // A list that the answer's length or a stop string cut off: its whole calls, and what there is of
+  // the last one's arguments.
   void TakeCutList(absl::string_view json, ToolPieces& pieces);
 
   const ToolMode mode_;
@@ -54,7 +58,7 @@ class ToolCallFinder {
   const bool parallel_;
   std::string held_;
   size_t searched_ = 0;  // the bytes of held_, an open section, in which no closing mark begins
-  bool found_ = false;
+  bool found_ = false, cut_ = false;
 };
 
 }  // namespace tandem::router

@@ -100,6 +100,16 @@ bool NamesKeyword(const std::string& message, const ordered_json& schema) {
   return false;
 }
 
+// The suite has no schema with both keywords.
+TEST(JsonSchema, UnevaluatedTrueDemandsNothing) {
+  const auto acceptor = Acceptor::Create(request::GuidedParams::Kind::kJsonSchema,
+                                         R"({"type":"object","properties":{"a":{"type":"integer"}},
+          "additionalProperties":false,"unevaluatedProperties":true})");
+  ASSERT_TRUE(acceptor.ok()) << acceptor.status();
+  EXPECT_TRUE(acceptor->Accepts(R"({"a":1})"));
+  EXPECT_FALSE(acceptor->Accepts(R"({"a":1,"b":2})"));
+}
+
 TEST(JsonSchemaSuite, AcceptsExactlyValidInstancesAndNamesUnsupportedKeywords) {
   std::ifstream in(testing::GoldenPath("guided/json_schema_suite.jsonl"));
   ASSERT_TRUE(in.good());

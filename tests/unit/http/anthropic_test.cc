@@ -281,6 +281,19 @@ TEST(AnthropicFormat, SaysWhyItStopped) {
   EXPECT_EQ(empty.whole["content"], Json::array());
 }
 
+// A call that a stop string cut off is none that a client may run.
+TEST(AnthropicFormat, ACutCallIsNoToolUse) {
+  const std::string members = absl::StrCat(kMessageTools, R"(,"tool_choice":{"type":"any"})");
+  const std::string call = R"([{"name":"f","parameters":{"x":1}})";
+  const Answered whole = Answer(members, call + "]", 5);
+  EXPECT_EQ(whole.whole["stop_reason"], "tool_use");
+  const std::string cut = call + R"(,{"name":"f","parameters":{"x":"the )";
+  const Answered stopped = Answer(members, cut, 5, v1::FINISH_REASON_STOP, "END");
+  EXPECT_EQ(stopped.whole["stop_reason"], "stop_sequence");
+  EXPECT_EQ(stopped.whole["stop_sequence"], "END");
+  EXPECT_EQ(stopped.whole["content"].size(), 2u);
+}
+
 TEST(AnthropicFormat, ErrorsHaveAnthropicsForm) {
   HttpReply reply = ErrorReply(absl::NotFoundError("model: \"x\" is not served"));
   ErrorForm{DialectOf("/v1/messages"), "id"}.Apply(reply);

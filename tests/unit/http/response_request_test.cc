@@ -322,6 +322,23 @@ TEST(ResponseEvents, CallsAreItemsHoweverTheyCome) {
   EXPECT_EQ(Json::parse(WholeOf(*Format(single), call + call))["output"].size(), 1u);
 }
 
+TEST(ResponseEvents, ACutCallIsIncomplete) {
+  const std::string list = R"([{"name":"f","parameters":{"x":1}},{"name":"f","parameters":{"x":")";
+  for (const auto reason : {v1::FINISH_REASON_STOP, v1::FINISH_REASON_LENGTH}) {
+    Json last;
+    TypesOf(Events(*Format(absl::StrCat(kTool, R"(,"tool_choice":"required")")), list, 3, reason),
+            &last);
+    const Json& items = last["response"]["output"];
+    ASSERT_EQ(items.size(), 2u);
+    EXPECT_EQ(items[0]["status"], "completed");
+    EXPECT_EQ(items[1]["status"], "incomplete");
+  }
+  Json last;
+  const std::string named = R"(,"tool_choice":{"type":"function","name":"f"})";
+  TypesOf(Events(*Format(absl::StrCat(kTool, named)), R"({"x":")", 3), &last);
+  EXPECT_EQ(last["response"]["output"][0]["status"], "incomplete");
+}
+
 TEST(ResponseEvents, WhatHasEndedIsKeptOnce) {
   for (const auto reason :
        {v1::FINISH_REASON_STOP, v1::FINISH_REASON_LENGTH, v1::FINISH_REASON_ABORTED}) {

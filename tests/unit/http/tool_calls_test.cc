@@ -1,0 +1,121 @@
+// Goal: tool calls are found in any split of an answer's text, also where the answer is cut off.
+#include "router/front_end/http/tool_calls.h"
+
+#include <gmock/gmock.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+// The pieces of `text` given out a few bytes at a time, joined up.
+ToolPieces Found(ToolMode mode, const std::string& text, size_t piece, bool parallel = true) {
+  ApiRequest api;
+  api.tool_mode = mode;
+  api.tool_name = "named";
+  api.parallel_calls = parallel;
+  ToolCallFinder finder(api);
+  ToolPieces all;
+  const auto add = [&all](ToolPieces pieces) {
+    all.content += pieces.content;
+    for (ToolCall& call : pieces.calls) all.calls.push_back(std::move(call));
+  };
+  for (size_t at = 0; at < text.size(); at += piece) {
+    add(finder.Append(absl::string_view(text).substr(at, piece)));
+  }
+  add(finder.Flush());
+  EXPECT_EQ(finder.found(), !all.calls.empty());
+  return all;
+}
+
+TEST(ToolCalls, AreFoundInAnySplit) {
+  const std::string text =
+      "Let me <see>.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>"
+      "<tool_call>{\"name\":\"g\"}</tool_call> and <tool_call>not a call</tool_call> <tool_";
+  for (size_t piece = 1; piece <= text.size(); ++piece) {
+    const ToolPieces pieces = Found(ToolMode::kAuto, text, piece);
+    ASSERT_EQ(pieces.calls.size(), 2u) << piece;
+    EXPECT_EQ(pieces.calls[0].name, "f");
+    EXPECT_EQ(pieces.calls[0].arguments, R"({"x":1})");
+    EXPECT_EQ(pieces.calls[1].arguments, "{}");
+    EXPECT_EQ(pieces.content, "Let me <see>. and <tool_call>not a call</tool_call> <tool_");
+  }
+}
+
+TEST(ToolCalls, OfSeveralThatAreNotParallelTheFirstIsGiven) {
+  const std::string text =
+      R"(I <tool_call>{"name":"f"}</tool_call>, <tool_call>{"name":"g"}</tool_call><tool_call>{"name":"h"})";
+  for (size_t piece = 1; piece <= text.size(); ++piece) {
+    const ToolPieces pieces = Found(ToolMode::kAuto, text, piece, /*parallel=*/false);
+    ASSERT_EQ(pieces.calls.size(), 1u) << piece;
+    EXPECT_EQ(pieces.calls[0].name, "f");
+    EXPECT_EQ(pieces.content, "I , ");
+  }
+  const ToolPieces list = Found(ToolMode::kRequired, R"([{"name":"a"},{"name":"b"}])", 4, false);
+  ASSERT_EQ(list.calls.size(), 1u);
+  EXPECT_EQ(list.calls[0].name, "a");
+  EXPECT_EQ(list.content, "");
+}
+
+// Each token of an open call is looked at once: looking at all of them for each, this took minutes.
+TEST(ToolCalls, LongOnesAreReadOnce) {
+  const std::string argument(8 << 20, '<');
+  const std::string text =
+      absl::StrCat(R"(<tool_call>{"name":"f","arguments":{"x":")", argument, R"("}}</tool_call>)");
+  const ToolPieces pieces = Found(ToolMode::kAuto, text, 4);
+  ASSERT_EQ(pieces.calls.size(), 1u);
+  EXPECT_EQ(pieces.calls[0].arguments.size(), argument.size() + 8);
+  EXPECT_EQ(pieces.content, "");
+}
+
+TEST(ToolCalls, EndWhereTheAnswerDoes) {
+  const ToolPieces open = Found(ToolMode::kAuto, R"(<tool_call>{"name":"f","arguments":{}})", 3);
+  ASSERT_EQ(open.calls.size(), 1u);
+  EXPECT_EQ(open.content, "");
+  const ToolPieces named = Found(ToolMode::kNamed, R"({"x":1})", 2);
+  ASSERT_EQ(named.calls.size(), 1u);
+  EXPECT_EQ(named.calls[0].name, "named");
+  const ToolPieces list = Found(
+      ToolMode::kRequired, R"([{"name":"a","parameters":{}},{"name":"b","parameters":{}}])", 4);
+  EXPECT_EQ(list.calls.size(), 2u);
+}
+
+// Clients parse a call's arguments as an object.
+TEST(ToolCalls, TextIsArgumentsOnlyIfItIsAnObject) {
+  const ToolPieces object =
+      Found(ToolMode::kAuto, R"(<tool_call>{"name":"f","arguments":"{\"x\":1}"}</tool_call>)", 3);
+  ASSERT_EQ(object.calls.size(), 1u);
+  EXPECT_EQ(object.calls[0].arguments, R"({"x":1})");
+  const std::string path = R"(<tool_call>{"name":"f","arguments":"/tmp/x"}</tool_call>)";
+  EXPECT_EQ(Found(ToolMode::kAuto, path, 3).content, path);
+}
+
+// An answer that its length cut off is still calls, the last one with what there is of its
+// arguments, wherever it was cut.
+TEST(ToolCalls, ACutListIsCallsToo) {
+  const std::string whole =
+      R"([{"name":"a","parameters":{"x":"}{\""}}, {"name": "b", "parameters": {"y": [1, 2]}}])";
+  const size_t first_end = whole.find("}},") + 2;
+  const size_t second_name = whole.find(R"("parameters": )");
+  for (size_t cut = 0; cut < whole.size(); ++cut) {
+    SCOPED_TRACE(whole.substr(0, cut));
+    const ToolPieces pieces = Found(ToolMode::kRequired, whole.substr(0, cut), 4);
+    EXPECT_EQ(pieces.content, "");
+    if (cut < first_end) continue;
+    ASSERT_GE(pieces.calls.size(), 1u);
+    EXPECT_TRUE(pieces.calls[0].whole);
+    EXPECT_EQ(pieces.calls[0].arguments, R"({"x":"}{\""})");
+    if (cut < second_name + 13) continue;
+    ASSERT_EQ(pieces.calls.size(), 2u);
+    EXPECT_EQ(pieces.calls[1].name, "b");
+    // Whole arguments are written anew, without spaces.
+    const std::string& arguments = pieces.calls[1].arguments;
+    EXPECT_EQ(pieces.calls[1].whole, absl::EndsWith(arguments, "}"));
+    EXPECT_TRUE(arguments == R"({"y":[1,2]})" || absl::StartsWith(R"({"y": [1, 2]})", arguments))
+        << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::router
