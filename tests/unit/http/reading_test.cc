@@ -5,7 +5,6 @@
 #include <iterator>
 #include <random>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "router/front_end/http/request_reader.h"
 #include "router/front_end/json_body.h"
