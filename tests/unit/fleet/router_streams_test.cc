@@ -97,7 +97,9 @@ class ScriptedRouter final : public v1::Fleet::Service {
       relayed_ += message.reports_size();
     }
     absl::MutexLock lock(&mutex_);
-    const auto ended = [&] { return !holds_ || context->IsCancelled(); };
+    const auto ended = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return !holds_ || context->IsCancelled();
+    };
     while (!mutex_.AwaitWithTimeout(absl::Condition(&ended), absl::Milliseconds(10))) {
     }
     open_.erase(std::find(open_.begin(), open_.end(), context));

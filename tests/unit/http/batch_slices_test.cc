@@ -32,6 +32,9 @@ class Exchange final : public HttpExchange {
   void EndStream(bool, absl::string_view) override {}
   bool writing() const override { return false; }
 
+  // As a connection does: the answer holds its exchange.
+  void Forget() { pending_ = nullptr; }
+
   std::vector<HttpReply> replies;
   std::vector<absl::AnyInvocable<void()>> posted;
   bool runs_posted = true;
@@ -43,6 +46,7 @@ class Exchange final : public HttpExchange {
 
 class BatchSlices : public ::testing::Test {
  protected:
+  void TearDown() override { exchange_->Forget(); }
   void Start(int prompts, int n, int bad = -1, bool away = false) {
     ApiRequest api;
     api.kind = ApiKind::kCompletion;

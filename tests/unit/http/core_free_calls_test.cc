@@ -36,7 +36,7 @@ class CoreFreeCalls : public ::testing::Test {
     stub_ = v1::Tandem::NewStub(
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
     core_ = std::thread(
-        [this] { EXPECT_TRUE(inbox_.TryPush(CoreCall{[this](RouterCore&, absl::Time) {}})); });
+        [this] { EXPECT_TRUE(inbox_.TryPush(CoreCall{[](RouterCore&, absl::Time) {}})); });
     stuck_.WaitForNotification();
   }
   void TearDown() override {

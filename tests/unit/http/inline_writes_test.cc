@@ -28,6 +28,8 @@ class IdleExchange final : public HttpExchange {
   bool writing() const override { return false; }
 
   void LoseClient() { std::exchange(pending_, nullptr)->OnGone(); }
+  // As a connection does: the answer holds its exchange.
+  void Forget() { pending_ = nullptr; }
 
   std::vector<absl::AnyInvocable<void()>> posted;
   int ran_inline = 0;
@@ -39,6 +41,7 @@ class IdleExchange final : public HttpExchange {
 
 class InlineWrites : public ::testing::Test {
  protected:
+  void TearDown() override { exchange_->Forget(); }
   void Start(ApiKind kind, bool stream, std::optional<int32_t> logprobs, std::string items = "") {
     ApiRequest api;
     api.kind = kind;
@@ -146,6 +149,8 @@ TEST_F(InlineWrites, ManyPartsOfAStreamAreLeftToTheIoThread) {
   RunPosted();
   Tokens(1, 20);
   EXPECT_EQ(exchange_->ran_inline, 1) << "the next ones are few";
+  End();
+  RunPosted();
 }
 
 // The last event of a response's stream repeats the whole answer, and all its first ones do what
@@ -156,7 +161,8 @@ TEST_F(InlineWrites, EventsThatRepeatMuchAreLeftToTheIoThread) {
   EXPECT_EQ(exchange_->posted.size(), 1u);
   RunPosted();
   EXPECT_TRUE(absl::StrContains(exchange_->written, "response.created"));
-  session_->Cancel();
+  End();
+  RunPosted();
   Start(ApiKind::kResponse, /*stream=*/true, 20);
   exchange_->ran_inline = 0;
   for (int i = 0; i < 10; ++i) Tokens(1, 20);
@@ -164,6 +170,7 @@ TEST_F(InlineWrites, EventsThatRepeatMuchAreLeftToTheIoThread) {
   exchange_->ran_inline = 0;
   End();
   EXPECT_EQ(exchange_->ran_inline, 0) << "the end repeats all ten tokens";
+  RunPosted();
 }
 
 // The core holds its session, and through it the answer, for a while longer.
