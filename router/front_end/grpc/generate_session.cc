@@ -52,7 +52,8 @@ void GenerateSession::Answer() {
   bool cancelled = false;
   {
     absl::MutexLock lock(&mutex_);
-    answer_ = *answer;
+    // The core may have ended the call by now. The two would hold each other.
+    if (!done_) answer_ = *answer;
     cancelled = cancelled_;
   }
   if (cancelled) (*answer)->Cancel();
@@ -110,6 +111,7 @@ void GenerateSession::OnDone() {
   std::shared_ptr<AnswerSession> answer;
   {
     absl::MutexLock lock(&mutex_);
+    done_ = true;
     answer = std::move(answer_);
   }
   self_ = nullptr;

@@ -75,6 +75,7 @@ class GenerateSession final : public ClientReactor,
   absl::Mutex mutex_;
   std::shared_ptr<AnswerSession> answer_ ABSL_GUARDED_BY(mutex_);  // null until it is started
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;                 // the client is gone
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;                      // OnDone has come
   rpc::Outbox<v1::GenerateResponse> outbox_;
   grpc::ByteBuffer writing_;  // the current message's bytes; owned like it
   std::atomic<bool> ending_{false};
