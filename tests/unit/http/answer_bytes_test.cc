@@ -11,11 +11,11 @@
 #include "router/front_end/http/batch_budget.h"
 #include "router/front_end/http/chat_format.h"
 #include "router/front_end/http/completion_format.h"
-#include "router/front_end/http/http_api.h"
 #include "router/front_end/http/response_request.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/resident_memory.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/unit/http/front_end_parts.h"
 
 namespace tandem::router {
 namespace {
@@ -31,17 +31,10 @@ using ::testing::HasSubstr;
 class AnswerBytes : public ::testing::Test {
  protected:
   void Serve(int64_t batch_bytes_max) {
-    HttpApi::Deps deps{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
-                        long_work_, tiers_, running_},
-                       status_,
-                       [] { return true; },
-                       [] { return 4096; },
-                       [] { return absl::ZeroDuration(); }};
-    deps.quota_routers = [] { return 0; };
     FrontEndOptions options;
-    options.server.address = "127.0.0.1:0";
     options.batch_bytes_max = batch_bytes_max;
-    ASSERT_OK_AND_ASSIGN(http_, HttpApi::Start(options, std::move(deps)));
+    ASSERT_OK_AND_ASSIGN(
+        http_, StartHttp(parts_.Session(inbox_, constraints_, long_work_), status_, options));
   }
   void TearDown() override { http_->Stop(); }
 
@@ -62,13 +55,7 @@ class AnswerBytes : public ::testing::Test {
     return inputs_.size();
   }
 
-  const std::unique_ptr<ModelAssets> assets_ = ModelAssets::ForHashEngine().value();
-  const std::unique_ptr<Random> random_ = NewSystemRandom();
-  const ServiceTiers tiers_;
-  RequestMetrics metrics_{"m"};
-  TraceStore traces_{0};
-  LoadShedder shedder_{{}, metrics_};
-  RunningAnswers running_;
+  FrontEndParts parts_;
   absl::Mutex mutex_;
   std::vector<RequestInput> inputs_ ABSL_GUARDED_BY(mutex_);
   Inbox inbox_{4096, [this](std::vector<InboxItem>& items) {
@@ -153,7 +140,7 @@ TEST_F(AnswerBytes, SettingsAreKeptAsText) {
       ParseJsonBody(absl::StrCat(R"({"input":"hi","tools":[{"type":"function","name":"f",)",
                                  R"("parameters":{"enum":[)", values, "]}}]}"))
           .value();
-  const ApiRequest api = ReadResponse(body, *assets_, absl::UnixEpoch(), {}).value();
+  const ApiRequest api = ReadResponse(body, *parts_.assets, absl::UnixEpoch(), {}).value();
   EXPECT_EQ(api.response->settings["tools"].size(), 1u);
   api.response->PackSettings();
   EXPECT_TRUE(api.response->settings.is_null());

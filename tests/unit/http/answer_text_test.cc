@@ -7,10 +7,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "router/front_end/http/http_api.h"
 #include "tests/golden/tokenizer/golden_files.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/unit/http/front_end_parts.h"
 
 namespace tandem::router {
 namespace {
@@ -38,16 +38,8 @@ std::unique_ptr<ModelAssets> AssetsOfTiny(absl::string_view tiny_tokenizer) {
 class AnswerText : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    HttpApi::Deps deps{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
-                        long_work_, tiers_, running_},
-                       status_,
-                       [] { return true; },
-                       [] { return 4096; },
-                       [] { return absl::ZeroDuration(); }};
-    deps.quota_routers = [] { return 0; };
-    FrontEndOptions options;
-    options.server.address = "127.0.0.1:0";
-    ASSERT_OK_AND_ASSIGN(http_, HttpApi::Start(options, std::move(deps)));
+    ASSERT_OK_AND_ASSIGN(http_,
+                         StartHttp(parts_.Session(inbox_, constraints_, long_work_), status_));
   }
   void TearDown() override { http_->Stop(); }
 
@@ -57,8 +49,8 @@ class AnswerText : public ::testing::TestWithParam<const char*> {
     while (!text.empty()) {
       TokenId best = -1;
       size_t length = 0;
-      for (TokenId id = 0; id < assets_->tokenizer->vocab_size(); ++id) {
-        const std::string bytes = assets_->tokenizer->TokenBytes(id);
+      for (TokenId id = 0; id < parts_.assets->tokenizer->vocab_size(); ++id) {
+        const std::string bytes = parts_.assets->tokenizer->TokenBytes(id);
         if (bytes.size() <= length || !absl::StartsWith(text, bytes)) continue;
         best = id;
         length = bytes.size();
@@ -94,13 +86,7 @@ class AnswerText : public ::testing::TestWithParam<const char*> {
     return text;
   }
 
-  const std::unique_ptr<ModelAssets> assets_ = AssetsOfTiny(GetParam());
-  const std::unique_ptr<Random> random_ = NewSystemRandom();
-  const ServiceTiers tiers_;
-  RunningAnswers running_;
-  RequestMetrics metrics_{"m"};
-  TraceStore traces_{0};
-  LoadShedder shedder_{{}, metrics_};
+  FrontEndParts parts_{AssetsOfTiny(GetParam())};
   std::vector<TokenId> answer_;
   Inbox inbox_{4096, [this](std::vector<InboxItem>& items) {
                  for (InboxItem& item : items) {
@@ -109,7 +95,7 @@ class AnswerText : public ::testing::TestWithParam<const char*> {
                  }
                }};
   guided::CompileQueue constraints_{[this](const request::GuidedParams& params) {
-    static_cast<void>(assets_->constraints->Check(params));
+    static_cast<void>(parts_.assets->constraints->Check(params));
   }};
   LongWork long_work_;
   StatusBoard status_{inbox_};
@@ -137,7 +123,7 @@ class AnswerText : public ::testing::TestWithParam<const char*> {
 constexpr char kChatBody[] = R"("messages":[{"role":"user","content":"the"}])";
 
 TEST_P(AnswerText, GoesOnWithThePromptsText) {
-  const model::Tokenizer& tokenizer = *assets_->tokenizer;
+  const model::Tokenizer& tokenizer = *parts_.assets->tokenizer;
   const std::vector<TokenId> all = tokenizer.Encode("the cat and a", {.add_special_tokens = false});
   for (size_t cut = 1; cut < all.size(); ++cut) {
     const std::vector<TokenId> prompt(all.begin(), all.begin() + static_cast<int64_t>(cut));
@@ -164,7 +150,7 @@ TEST_P(AnswerText, OffsetsAreThoseOfTheText) {
         Ask(http_->address(), PostOf("/v1/completions", absl::StrCat("{", prompt, "}")));
     return answer.Json()["choices"][0]["logprobs"]["text_offset"].at(1).get<int>();
   };
-  const auto first = static_cast<int>(assets_->tokenizer->TokenBytes(answer_[0]).size());
+  const auto first = static_cast<int>(parts_.assets->tokenizer->TokenBytes(answer_[0]).size());
   EXPECT_EQ(second(R"("prompt":"the","logprobs":0)"), first);
   EXPECT_EQ(second(R"("prompt":[0],"logprobs":0)"), first - 1);
   EXPECT_EQ(second(R"("prompt":[0],"logprobs":0,"guided_choice":[" a cat"])"), first);

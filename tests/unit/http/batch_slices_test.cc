@@ -8,6 +8,7 @@
 #include "common/runtime/clock.h"
 #include "router/front_end/http/api_answer.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/unit/http/front_end_parts.h"
 
 namespace tandem::router {
 namespace {
@@ -58,9 +59,7 @@ class BatchSlices : public ::testing::Test {
       request.mutable_stop()->set_max_tokens(1);
       api.requests.push_back(std::move(request));
     }
-    ApiAnswer::Start(std::move(api), exchange_,
-                     {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
-                      long_work_, tiers_, running_},
+    ApiAnswer::Start(std::move(api), exchange_, parts_.Session(inbox_, constraints_, long_work_),
                      {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, away);
   }
   // The core takes the oldest request that waits, and ends each of its sequences.
@@ -82,13 +81,7 @@ class BatchSlices : public ::testing::Test {
     ++taken_;
   }
 
-  const std::unique_ptr<ModelAssets> assets_ = ModelAssets::ForHashEngine().value();
-  const std::unique_ptr<Random> random_ = NewSystemRandom();
-  const ServiceTiers tiers_;
-  RequestMetrics metrics_{"m"};
-  TraceStore traces_{0};
-  LoadShedder shedder_{{}, metrics_};
-  RunningAnswers running_;
+  FrontEndParts parts_;
   std::vector<SubmitRequest> waiting_;
   int64_t ahead_ = 0, most_ahead_ = 0;
   int taken_ = 0;

@@ -3,18 +3,15 @@
 // close when the drain begins, so that their next requests go to another router, and probes still
 // connect.
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 
 #include <atomic>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "common/rpc/server.h"
-#include "router/front_end/grpc/client_service.h"
-#include "router/front_end/http/http_api.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/unit/http/front_end_parts.h"
 
 namespace tandem::router {
 namespace {
@@ -53,29 +50,17 @@ TEST(RunningAnswers, AreAwaitedUntilTheLastCopyOfTheLastPlaceIsGone) {
 class Drain : public ::testing::Test {
  protected:
   void SetUp() override {
-    HttpApi::Deps deps{Session(), status_, [this] { return !running_.draining(); },
-                       [] { return 4096; }, [] { return absl::ZeroDuration(); }};
-    deps.quota_routers = [] { return 0; };
-    FrontEndOptions options;
-    options.server.address = "127.0.0.1:0";
-    ASSERT_OK_AND_ASSIGN(http_, HttpApi::Start(options, std::move(deps)));
-    ASSERT_OK_AND_ASSIGN(server_,
-                         rpc::Server::Start("127.0.0.1:0", {&service_}, rpc::kClientLimits));
-    stub_ = v1::Tandem::NewStub(
-        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+    ASSERT_OK(front_ends_.Start(Session(), status_, service_,
+                                [this] { return !parts_.running.draining(); }));
   }
   void TearDown() override {
     Release();
-    http_->Stop();
-    server_->Shutdown(absl::ZeroDuration());
+    front_ends_.Stop();
   }
   void Release() {
     if (!released_.HasBeenNotified()) released_.Notify();
   }
-  AnswerSession::Deps Session() {
-    return {*assets_, inbox_,       *random_,   metrics_, traces_,
-            shedder_, constraints_, long_work_, tiers_,   running_};
-  }
+  AnswerSession::Deps Session() { return parts_.Session(inbox_, constraints_, long_work_); }
   static v1::GenerateRequest Constrained() {
     v1::GenerateRequest request;
     request.set_text("p");
@@ -85,7 +70,7 @@ class Drain : public ::testing::Test {
   // How a call ends. OK: with all parts.
   grpc::Status Generate(const v1::GenerateRequest& request) {
     grpc::ClientContext context;
-    const auto reader = stub_->Generate(&context, request);
+    const auto reader = front_ends_.stub->Generate(&context, request);
     v1::GenerateResponse part;
     bool finished = false;
     while (reader->Read(&part)) finished = part.has_finished();
@@ -105,13 +90,7 @@ class Drain : public ::testing::Test {
     session.Flush(/*inline_ok=*/false);
   }
 
-  const std::unique_ptr<ModelAssets> assets_ = ModelAssets::ForHashEngine().value();
-  const std::unique_ptr<Random> random_ = NewSystemRandom();
-  const ServiceTiers tiers_;
-  RequestMetrics metrics_{"m"};
-  TraceStore traces_{0};
-  LoadShedder shedder_{{}, metrics_};
-  RunningAnswers running_;
+  FrontEndParts parts_;
   Inbox inbox_{64, [](std::vector<InboxItem>& items) {
                  for (InboxItem& item : items) {
                    if (auto* submit = std::get_if<SubmitRequest>(&item)) Answer(*submit->session);
@@ -121,27 +100,25 @@ class Drain : public ::testing::Test {
   guided::CompileQueue constraints_{[this](const request::GuidedParams& params) {
     if (!compiling_.HasBeenNotified()) compiling_.Notify();
     released_.WaitForNotification();
-    EXPECT_OK(assets_->constraints->Check(params));
+    EXPECT_OK(parts_.assets->constraints->Check(params));
   }};
   LongWork long_work_;
   StatusBoard status_{inbox_};
   ClientService service_{Session(), status_, [] { return ServedFleet(); }};
-  std::unique_ptr<HttpApi> http_;
-  std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<v1::Tandem::Stub> stub_;
+  FrontEnds front_ends_;
 };
 
 TEST_F(Drain, WaitsForAConstraintOfHttp) {
-  HttpSocket client(http_->address());
+  HttpSocket client(front_ends_.http->address());
   ASSERT_TRUE(client.Send(PostOf("/v1/completions", kConstrained)));
   compiling_.WaitForNotification();
-  http_->BeginDrain();
-  EXPECT_FALSE(running_.AwaitNone(kAtOnce));
+  front_ends_.http->BeginDrain();
+  EXPECT_FALSE(parts_.running.AwaitNone(kAtOnce));
   Release();
   const HttpAnswer answer = client.Read();
   EXPECT_EQ(answer.status, 200) << answer.body;
   EXPECT_TRUE(answer.complete);
-  EXPECT_TRUE(running_.AwaitNone(kLong));
+  EXPECT_TRUE(parts_.running.AwaitNone(kLong));
 }
 
 TEST_F(Drain, WaitsForAConstraintOfGrpc) {
@@ -150,31 +127,32 @@ TEST_F(Drain, WaitsForAConstraintOfGrpc) {
     EXPECT_TRUE(status.ok()) << status.error_message();
   });
   compiling_.WaitForNotification();
-  http_->BeginDrain();
-  EXPECT_FALSE(running_.AwaitNone(kAtOnce));
+  front_ends_.http->BeginDrain();
+  EXPECT_FALSE(parts_.running.AwaitNone(kAtOnce));
   Release();
   client.join();
-  EXPECT_TRUE(running_.AwaitNone(kLong));
+  EXPECT_TRUE(parts_.running.AwaitNone(kLong));
 }
 
 TEST_F(Drain, DoesNotWaitForAClientThatIsGone) {
   {
     grpc::ClientContext context;
-    const auto reader = stub_->Generate(&context, Constrained());
+    const auto reader = front_ends_.stub->Generate(&context, Constrained());
     compiling_.WaitForNotification();
     context.TryCancel();
     v1::GenerateResponse part;
     EXPECT_FALSE(reader->Read(&part));
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
-  http_->BeginDrain();
+  front_ends_.http->BeginDrain();
   Release();
-  EXPECT_TRUE(running_.AwaitNone(kLong));
+  EXPECT_TRUE(parts_.running.AwaitNone(kLong));
 }
 
 TEST_F(Drain, RefusesWhatComesAfter) {
-  http_->BeginDrain();
-  const HttpAnswer refused = Ask(http_->address(), PostOf("/v1/completions", R"({"prompt": "p"})"));
+  front_ends_.http->BeginDrain();
+  const HttpAnswer refused =
+      Ask(front_ends_.http->address(), PostOf("/v1/completions", R"({"prompt": "p"})"));
   EXPECT_EQ(refused.status, 503);
   EXPECT_THAT(refused.body, HasSubstr("this router is draining"));
   v1::GenerateRequest request;
@@ -182,12 +160,13 @@ TEST_F(Drain, RefusesWhatComesAfter) {
   const grpc::Status status = Generate(request);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(status.error_message(), HasSubstr("this router is draining"));
-  EXPECT_TRUE(running_.AwaitNone(kLong)) << "what was refused is not awaited";
+  EXPECT_TRUE(parts_.running.AwaitNone(kLong)) << "what was refused is not awaited";
 }
 
 TEST_F(Drain, EndsClientsConnections) {
   const std::string post = PostOf("/v1/completions", R"({"prompt": "p"})");
-  HttpSocket idle(http_->address()), begun(http_->address()), busy(http_->address());
+  HttpSocket idle(front_ends_.http->address()), begun(front_ends_.http->address()),
+      busy(front_ends_.http->address());
   for (HttpSocket* socket : {&idle, &begun, &busy}) {
     ASSERT_TRUE(socket->Send(post));
     const HttpAnswer answer = socket->Read();
@@ -197,7 +176,7 @@ TEST_F(Drain, EndsClientsConnections) {
   ASSERT_TRUE(busy.Send(PostOf("/v1/completions", kConstrained)));
   ASSERT_TRUE(begun.Send(post.substr(0, post.size() / 2)));
   compiling_.WaitForNotification();
-  http_->BeginDrain();
+  front_ends_.http->BeginDrain();
   EXPECT_FALSE(idle.ReadSome()) << "an idle connection stays open: " << idle.buffer();
   Release();
   ASSERT_TRUE(begun.Send(post.substr(post.size() / 2)));
@@ -207,7 +186,7 @@ TEST_F(Drain, EndsClientsConnections) {
     EXPECT_EQ(answer.Header("connection"), "close");
     EXPECT_FALSE(socket->ReadSome()) << "the connection stays open";
   }
-  HttpSocket probe(http_->address());
+  HttpSocket probe(front_ends_.http->address());
   ASSERT_TRUE(probe.Send(GetOf("/live")));
   const HttpAnswer live = probe.Read();
   EXPECT_EQ(live.status, 200);

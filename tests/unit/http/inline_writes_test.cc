@@ -8,6 +8,7 @@
 #include "router/front_end/http/api_answer.h"
 #include "router/front_end/http/response_request.h"
 #include "tests/testing/resident_memory.h"
+#include "tests/unit/http/front_end_parts.h"
 
 namespace tandem::router {
 namespace {
@@ -57,9 +58,7 @@ class InlineWrites : public ::testing::Test {
     request.mutable_stop()->set_max_tokens(1000);
     if (logprobs.has_value()) request.mutable_sampling()->set_logprobs(*logprobs);
     api.requests.push_back(std::move(request));
-    ApiAnswer::Start(std::move(api), exchange_,
-                     {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_,
-                      long_work_, tiers_, running_},
+    ApiAnswer::Start(std::move(api), exchange_, parts_.Session(inbox_, constraints_, long_work_),
                      {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, /*away=*/false);
     ASSERT_NE(session_, nullptr);
     session_->Accepted();
@@ -87,13 +86,7 @@ class InlineWrites : public ::testing::Test {
     for (auto& work : std::exchange(exchange_->posted, {})) work();
   }
 
-  const std::unique_ptr<ModelAssets> assets_ = ModelAssets::ForHashEngine().value();
-  const std::unique_ptr<Random> random_ = NewSystemRandom();
-  const ServiceTiers tiers_;
-  RequestMetrics metrics_{"m"};
-  TraceStore traces_{0};
-  LoadShedder shedder_{{}, metrics_};
-  RunningAnswers running_;
+  FrontEndParts parts_;
   std::shared_ptr<AnswerSession> session_;
   Inbox inbox_{64, [this](std::vector<InboxItem>& items) {
                  for (InboxItem& item : items) {

@@ -2,18 +2,15 @@
 // many steps for a short conversation is run on the threads for long work, over HTTP and gRPC, and
 // so is every long message; any other template may take only so many steps.
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 
 #include <atomic>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "common/rpc/server.h"
-#include "router/front_end/grpc/client_service.h"
-#include "router/front_end/http/http_api.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/unit/http/front_end_parts.h"
 
 namespace tandem::router {
 namespace {
@@ -107,30 +104,19 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
       released_.WaitForNotification();
     }));
     busy_.WaitForNotification();
-    HttpApi::Deps deps{Session(), status_, [] { return true; }, [] { return 4096; },
-                       [] { return absl::ZeroDuration(); }};
-    deps.quota_routers = [] { return 0; };
-    FrontEndOptions options;
-    options.server.address = "127.0.0.1:0";
-    ASSERT_OK_AND_ASSIGN(http_, HttpApi::Start(options, std::move(deps)));
-    ASSERT_OK_AND_ASSIGN(server_,
-                         rpc::Server::Start("127.0.0.1:0", {&service_}, rpc::kClientLimits));
-    stub_ = v1::Tandem::NewStub(
-        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+    ASSERT_OK(front_ends_.Start(Session(), status_, service_));
   }
   void TearDown() override {
     if (!released_.HasBeenNotified()) released_.Notify();
-    http_->Stop();
-    server_->Shutdown(absl::ZeroDuration());
+    front_ends_.Stop();
+    // A session that nobody frees would keep a router's drain waiting.
+    EXPECT_TRUE(parts_.running.AwaitNone(absl::Seconds(30)));
   }
-  AnswerSession::Deps Session() {
-    return {*assets_, inbox_,       *random_,   metrics_, traces_,
-            shedder_, constraints_, long_work_, tiers_,   running_};
-  }
+  AnswerSession::Deps Session() { return parts_.Session(inbox_, constraints_, long_work_); }
   // What becomes of a call: ABORTED once it has reached the core.
   grpc::StatusCode Generate(const v1::GenerateRequest& request) {
     grpc::ClientContext context;
-    const auto reader = stub_->Generate(&context, request);
+    const auto reader = front_ends_.stub->Generate(&context, request);
     v1::GenerateResponse part;
     while (reader->Read(&part)) {
     }
@@ -171,13 +157,7 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
 
   // Of an answer; 0: requests fail once they have reached the core.
   std::atomic<size_t> answer_tokens_{0};
-  const std::unique_ptr<ModelAssets> assets_ = AssetsWith(GetParam());
-  const std::unique_ptr<Random> random_ = NewSystemRandom();
-  const ServiceTiers tiers_;
-  RequestMetrics metrics_{"m"};
-  TraceStore traces_{0};
-  LoadShedder shedder_{{}, metrics_};
-  RunningAnswers running_;
+  FrontEndParts parts_{AssetsWith(GetParam())};
   Inbox inbox_{64, [this](std::vector<InboxItem>& items) {
                  for (InboxItem& item : items) {
                    auto* submit = std::get_if<SubmitRequest>(&item);
@@ -195,9 +175,7 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
   LongWork long_work_{/*threads=*/1};
   StatusBoard status_{inbox_};
   ClientService service_{Session(), status_, [] { return ServedFleet(); }};
-  std::unique_ptr<HttpApi> http_;
-  std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<v1::Tandem::Stub> stub_;
+  FrontEnds front_ends_;
 };
 
 using ShortTemplates = LongTemplates;
@@ -205,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Linear, ShortTemplates, ::testing::Values(kLinear));
 INSTANTIATE_TEST_SUITE_P(Quadratic, LongTemplates, ::testing::Values(kQuadratic));
 
 TEST_P(ShortTemplates, AreRenderedWhereTheRequestIsRead) {
-  EXPECT_EQ(Ask(http_->address(), PostOf("/tokenize", kChat)).status, 200);
+  EXPECT_EQ(Ask(front_ends_.http->address(), PostOf("/tokenize", kChat)).status, 200);
   EXPECT_EQ(Generate(Chat()), grpc::StatusCode::ABORTED);
 }
 
@@ -221,7 +199,7 @@ TEST_P(ShortTemplates, ManyTokensOverGrpcBecomeTextOnThreadsOfTheirOwn) {
   ExpectWaits([&] {
     grpc::ClientContext context;
     v1::DetokenizeResponse response;
-    EXPECT_TRUE(stub_->Detokenize(&context, request, &response).ok());
+    EXPECT_TRUE(front_ends_.stub->Detokenize(&context, request, &response).ok());
     EXPECT_EQ(response.text().size(), LongWork::kShortBytesMax + 1);
   });
 }
@@ -230,7 +208,8 @@ TEST_P(ShortTemplates, ManyTokensOverGrpcBecomeTextOnThreadsOfTheirOwn) {
 TEST_P(ShortTemplates, ALongBodyThatAsksWhatIsServedIsReadOnThreadsOfTheirOwn) {
   const std::string blanks(LongWork::kShortBytesMax, ' ');
   ExpectWaits([&] {
-    const auto shown = Ask(http_->address(), PostOf("/api/show", absl::StrCat("{", blanks, "}")));
+    const auto shown =
+        Ask(front_ends_.http->address(), PostOf("/api/show", absl::StrCat("{", blanks, "}")));
     EXPECT_EQ(shown.status, 200) << shown.body;
   });
 }
@@ -239,25 +218,28 @@ TEST_P(ShortTemplates, ALongBodyThatAsksWhatIsServedIsReadOnThreadsOfTheirOwn) {
 TEST_P(ShortTemplates, ShortRequestsThatContinueLongResponsesAreReadOnThreadsOfTheirOwn) {
   const auto continues = [&](size_t tokens) {
     answer_tokens_ = tokens;
-    const auto kept = Ask(http_->address(), PostOf("/v1/responses", R"({"input":"hello"})"));
+    const auto kept =
+        Ask(front_ends_.http->address(), PostOf("/v1/responses", R"({"input":"hello"})"));
     EXPECT_EQ(kept.status, 200) << kept.body;
     const std::string id = kept.Json()["id"];
     return absl::StrCat(R"({"input":"more","previous_response_id":")", id, "\"}");
   };
   const std::string of_short = continues(100);
-  EXPECT_EQ(Ask(http_->address(), PostOf("/v1/responses/input_tokens", of_short)).status, 200);
+  EXPECT_EQ(Ask(front_ends_.http->address(), PostOf("/v1/responses/input_tokens", of_short)).status,
+            200);
   const std::string of_long = continues(LongWork::kShortBytesMax);
   ExpectWaits([&] {
-    const auto counted = Ask(http_->address(), PostOf("/v1/responses/input_tokens", of_long));
+    const auto counted =
+        Ask(front_ends_.http->address(), PostOf("/v1/responses/input_tokens", of_long));
     EXPECT_EQ(counted.status, 200) << counted.body;
   });
   // The context is shorter.
-  EXPECT_EQ(Ask(http_->address(), PostOf("/v1/responses", of_long)).status, 400);
+  EXPECT_EQ(Ask(front_ends_.http->address(), PostOf("/v1/responses", of_long)).status, 400);
 }
 
 TEST_P(LongTemplates, WaitForTheThreadsForLongWorkOverHttp) {
   ExpectWaits([&] {
-    const auto tokens = Ask(http_->address(), PostOf("/tokenize", kChat));
+    const auto tokens = Ask(front_ends_.http->address(), PostOf("/tokenize", kChat));
     EXPECT_EQ(tokens.status, 200) << tokens.body;
   });
 }
@@ -267,9 +249,10 @@ TEST_P(LongTemplates, WaitForTheThreadsForLongWorkOverGrpc) {
 }
 
 TEST_P(LongTemplates, OthersDoNotWait) {
-  EXPECT_EQ(Ask(http_->address(), GetOf("/live")).status, 200);
-  EXPECT_EQ(Ask(http_->address(), PostOf("/detokenize", R"({"tokens":[104]})")).status, 200);
-  EXPECT_EQ(Ask(http_->address(), PostOf("/api/show", "{}")).status, 200);
+  EXPECT_EQ(Ask(front_ends_.http->address(), GetOf("/live")).status, 200);
+  EXPECT_EQ(Ask(front_ends_.http->address(), PostOf("/detokenize", R"({"tokens":[104]})")).status,
+            200);
+  EXPECT_EQ(Ask(front_ends_.http->address(), PostOf("/api/show", "{}")).status, 200);
 }
 
 }  // namespace
