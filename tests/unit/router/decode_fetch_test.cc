@@ -54,6 +54,12 @@ class DecodeFetchTest : public ::testing::Test {
     reserved.mutable_reserved()->set_fetch_declined(declined);
     h_.Say(kD1, {reserved});
   }
+  // Whether the link's next fetch is a small one again.
+  bool FetchFailed() {
+    const auto& failures = h_.core().fleet().Find(NodeKey(kD1))->failures_in;
+    const auto found = failures.find(h_.core().fleet().Find(NodeKey(kD0))->id);
+    return found != failures.end() && found->second.fetch_failed;
+  }
   double Trust() { return h_.core().fleet().Find(NodeKey(kD0))->record.Trust(h_.now()); }
 
   CoreHarness h_;
@@ -85,17 +91,20 @@ TEST_F(DecodeFetchTest, WhatItTookTellsTheLinksRate) {
   EXPECT_EQ(status.links(0).from_node(), "d0");
   EXPECT_EQ(status.links(0).to_node(), "d1");
   EXPECT_EQ(status.links(0).kv_bytes(), 1 << 20);
+  EXPECT_FALSE(FetchFailed());
   EXPECT_EQ(h_.core().fleet().Find(NodeKey(kD1))->links_in.begin()->second.cost.samples(), 1);
 }
 
 TEST_F(DecodeFetchTest, AFetchThatBroughtNothingCountsAgainstTheHolder) {
   Reserve(Start(), 0);
   EXPECT_LT(Trust(), 1);
+  EXPECT_TRUE(FetchFailed());
 }
 
 TEST_F(DecodeFetchTest, OneThatWasDeclinedDoesNot) {
   Reserve(Start(), 0, /*declined=*/true);
   EXPECT_EQ(Trust(), 1);
+  EXPECT_FALSE(FetchFailed());
 }
 
 // A block of 20 MB: nothing is known of the link, so no more than 125 MB are asked of it.

@@ -37,6 +37,11 @@ class LyingNodeTest : public ::testing::Test {
     EXPECT_TRUE(h_.client(id).done.has_value()) << h_.client(id).failure;
     return prefill.fetch_blocks();
   }
+  bool FetchFailed() {
+    const auto& failures = h_.core().fleet().Find(NodeKey(kP0))->failures_in;
+    const auto found = failures.find(h_.core().fleet().Find(NodeKey(kD0))->id);
+    return found != failures.end() && found->second.fetch_failed;
+  }
   double Trust() { return h_.core().fleet().Find(NodeKey(kD0))->record.Trust(h_.now()); }
 
   // The most requests whose prompts are still to be fetched from d0.
@@ -56,12 +61,14 @@ TEST_F(LyingNodeTest, AHolderThatTellsTheTruthIsAskedForAllOfIt) {
 TEST_F(LyingNodeTest, AFetchThatBringsNothingCountsAgainstItsHolder) {
   Request(kHeld, 0);
   EXPECT_LT(Trust(), 1);
+  EXPECT_TRUE(FetchFailed()) << "over a link that may be too slow, the next fetch is smaller";
 }
 
 TEST_F(LyingNodeTest, AHolderThatWasNotAskedIsNotBlamed) {
   for (int i = 0; i < kTimesMax; ++i)
     EXPECT_EQ(Request(kHeld, 0, /*fetch_declined=*/true), kBlocks) << "request " << i;
   EXPECT_EQ(Trust(), 1);
+  EXPECT_FALSE(FetchFailed());
 }
 
 TEST_F(LyingNodeTest, ADecodeLegThatFindsNothingCountsAgainstItsNode) {
