@@ -24,10 +24,11 @@ namespace tandem::kernels {
 // classes widen it exactly when computing; classes with Backend::dot_products also round x to bf16
 // and multiply pairs along k in one instruction.
 //
-// kInt8 keeps a row of w as integers of [-127, 127] times max|w|/127, and rounds each row of x in
-// the same way; sums of their products are exact, so all classes give the same bits:
-// y = float(Σ qx·qw)·(sx·sw). x should be finite; otherwise y is unspecified but equal in all
-// classes.
+// kInt8 keeps a row of w as integers of [-127, 127] times sw = max|w|/127, and rounds each group of
+// 64 along k of a row of x in the same way, with a scale sx[g]. A group's sum is exact, and one FMA
+// chain adds the groups from 0, g ascending, so all classes give the same bits:
+// y = sw·Σ_g sx[g]·float(Σ_{k in g} qx·qw). x should be finite; otherwise y is unspecified but
+// equal in all classes.
 //
 // kInt4 keeps each group of 32 along k of a row of w as Int4Group, which packing makes from weights
 // or takes as given, and rounds x in groups of 32: exact sums, so again all classes give the same

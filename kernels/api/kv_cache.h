@@ -1,10 +1,9 @@
 // The paged KV cache as kernels see it, and the operator that fills it.
 //
 // One layer's region: [num_blocks][num_kv_heads][2][slab], K's slab before V's. A slab holds one
-// head's `block_tokens` tokens in an element order that belongs to the backend (the CPU classes
-// keep K in tiles of 16 tokens, [block_tokens/16][head_dim][16], and V as
-// [block_tokens][head_dim]). The write rounds K and V to the cache's type before any attention
-// reads them.
+// head's `block_tokens` tokens in an element order that belongs to the backend
+// (kernels/cpu/kv_cache.cc has those of the CPU classes). The write rounds K and V to the cache's
+// type before any attention reads them.
 //
 // Thread safety: calls that write different (block, token) places may run at once; a write and
 // attention over the same place may not. Owner: the engine owns the region; KvLayer borrows it.
