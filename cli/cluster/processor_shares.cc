@@ -9,7 +9,7 @@
 namespace tandem::cli {
 namespace {
 
-// Cores of a memory node for each that is left to others than compute threads.
+// A memory node with so many cores leaves one of them to others than compute threads.
 constexpr size_t kCoresToSpareOne = 8;
 // On fewer a node's compute threads would keep its others from running.
 constexpr size_t kShareMin = 4;

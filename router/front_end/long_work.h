@@ -53,7 +53,7 @@ class LongWork {
   std::deque<std::pair<size_t, Work>> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of what waits, and of what runs
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Thread> threads_;  // as many as the constructor says
+  std::vector<Thread> threads_;  // Bound: as many as the constructor says (kThreads, 2)
 };
 
 }  // namespace tandem::router
