@@ -93,7 +93,7 @@ void RegisterKvCache(config::Schema& schema, NodeConfig& config) {
              "Type of cached keys and values; fp8 needs device cuda, f32 needs device cpu.",
              {.group = "KV cache", .choices = {"bf16", "int8", "fp8", "f32"}});
   schema.Add(
-      "block-tokens", &config.kv.block_tokens, "Tokens in one KV block.",
+      "block-tokens", &config.kv.block_tokens, "Tokens in one KV block; only engine hash takes 8.",
       {.unit = "tokens", .group = "KV cache", .choices = {"8", "16", "32", "64", "128", "256"}});
   schema.Add(
       "kv-blocks", &config.kv.blocks,
