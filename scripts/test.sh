@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh                  all tests
 #   scripts/test.sh -R unit_kv       those whose name matches
-#   scripts/test.sh -L golden        those with a label
+#   scripts/test.sh -L deploy        those with a label
 #
 # Installs missing packages first and fetches the models and Python packages that some tests use;
 # tests whose model or tool cannot be had are reported as skipped. The last line counts tests:
