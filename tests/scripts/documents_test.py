@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Goal: a document never points at a file that is not there, and its pictures are current.
 
-Checks every committed Markdown file: links and their anchors, and paths, file names and test names
-in backquotes. Checks the pages that comments of the code name, and holds docs/pictures to
-scripts/draw_diagrams.py.
+Checks every committed Markdown file: links and their anchors, and paths, file names, test names,
+members of classes and fields of messages in backquotes. Checks the pages that comments of the code
+name, and holds docs/pictures to scripts/draw_diagrams.py.
 """
 
 import importlib.util
@@ -24,6 +24,8 @@ TIDY = ROOT / "tests" / "tidy"
 SERVICES = ("Fleet.Join", "Tandem.Generate")
 # Records of their day: they may name files and symbols that have moved since.
 HISTORY = ROOT / "docs" / "measurements"
+# Decisions of their day: they may name members of classes that have changed since.
+DECISIONS = ROOT / "docs" / "adr"
 
 
 def documents():
@@ -61,6 +63,46 @@ def quoted_names(text):
     """File names in backquotes without a folder."""
     for name in re.findall(r"`([a-z0-9_]+\.(?:h|cc|cu|proto))`", text):
         yield name
+
+
+def quoted_members(text):
+    """(class, member) of each `Class::Member` in backquotes, with or without arguments."""
+    return re.findall(r"`(?:\w+::)*([A-Z]\w*)::(\w+)(?:\([^`]*\))?`", text)
+
+
+def quoted_fields(text):
+    """(message, field) of each "`Message` with `field`"."""
+    return re.findall(r"`([A-Z]\w+)` with `([a-z]\w*)`", text)
+
+
+def members_of_classes():
+    """For each class, structure and enumeration of the sources, the names that its body declares or that
+    `Class::` precedes."""
+    members = {}
+    for source in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")):
+        if source.suffix not in (".h", ".cc", ".cu", ".cuh"):
+            continue
+        text = re.sub(r"//.*", "", source.read_text(encoding="utf-8", errors="replace"))
+        for name, member in re.findall(r"\b([A-Z]\w*)::(~?\w+)", text):
+            members.setdefault(name, set()).add(member)
+        # A body ends on its own line, or with the brace that stands below the class's first letter.
+        for _, name, body in re.findall(
+                r"(?m)^( *)(?:class|struct|enum class|enum)\s+(?:\w+::)*([A-Z]\w*)\b[^;{}()]*"
+                r"\{([^\n]*\};|[^\0]*?^\1\})", text):
+            members.setdefault(name, set()).update(re.findall(r"\b[A-Za-z]\w*\b", body))
+    return members
+
+
+def fields_of_messages():
+    """For each message of proto/, the names of its fields."""
+    fields, message = {}, None
+    for source in (ROOT / "proto").rglob("*.proto"):
+        for line in source.read_text(encoding="utf-8").split("\n"):
+            if opening := re.match(r"\s*message (\w+)", line):
+                message = fields.setdefault(opening[1], set())
+            elif field := re.match(r"\s*[\w.<>, ]+ ([a-z]\w*) = \d+", line):
+                message.add(field[1])
+    return fields
 
 
 def anchors(document):
@@ -122,6 +164,26 @@ class DocumentsTest(unittest.TestCase):
             for name in re.findall(r"`([A-Z]\w+\.(?:[A-Z][a-z]\w+|\*))`", text):
                 with self.subTest(test=name):
                     self.assertTrue(name in cases or name in SERVICES)
+
+    def test_every_quoted_member_exists(self):
+        members, count = members_of_classes(), 0
+        for document, text in self.each_document():
+            if HISTORY in document.parents or DECISIONS in document.parents:
+                continue
+            for name, member in quoted_members(text):
+                count += 1
+                with self.subTest(member=f"{name}::{member}"):
+                    self.assertIn(member, members.get(name, ()))
+        self.assertGreater(count, 10)
+
+    def test_every_quoted_field_exists(self):
+        fields, count = fields_of_messages(), 0
+        for document, text in self.each_document():
+            for message, field in quoted_fields(text):
+                count += 1
+                with self.subTest(field=f"{message}.{field}"):
+                    self.assertIn(field, fields.get(message, ()))
+        self.assertGreater(count, 1)
 
     def test_every_page_that_the_code_names_exists(self):
         for folder in FOLDERS:
