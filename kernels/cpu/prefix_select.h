@@ -30,35 +30,85 @@ struct PrefixQuery {
   uint64_t target;  // > 0
 };
 
+// The keys' order is the tokens' order, which a client can choose by logit_bias. So quickselect may
+// look at this many keys for each key; what is left then is selected by digits.
+constexpr int64_t kQuickLooks = 8;
+
+TANDEM_INLINE void SwapKeys(const PrefixQuery& query, int32_t a, int32_t b) {
+  const uint64_t key = query.keys[a];
+  query.keys[a] = query.keys[b];
+  query.keys[b] = key;
+  if (query.masses == nullptr) return;
+  const uint64_t mass = query.masses[a];
+  query.masses[a] = query.masses[b];
+  query.masses[b] = mass;
+}
+
+// The keys that a selection has not decided yet: all before `low` belong to the prefix, none from
+// `high` on does.
+struct Undecided {
+  int32_t low, high;
+  uint64_t reached;  // the masses of keys[0, low)
+};
+
+// Moves the keys of `range` whose digit at `shift` is `digit` (kLess: less than it) to its
+// beginning; returns how many.
+template <bool kLess>
+TANDEM_INLINE int32_t MoveForward(const PrefixQuery& query, Undecided range, int shift,
+                                  uint64_t digit) {
+  int32_t boundary = range.low;
+  for (int32_t i = range.low; i < range.high; ++i) {
+    const uint64_t own = query.keys[i] >> shift & 0xff;
+    if (kLess ? own < digit : own == digit) SwapKeys(query, i, boundary++);
+  }
+  return boundary - range.low;
+}
+
+// SelectPrefix, of what is `left`, by one digit of 8 bits after the other: two looks at a key for
+// each of the eight digits, whatever the keys are. REQUIRES: left.reached < query.target.
+TANDEM_INLINE int32_t SelectByDigits(const PrefixQuery& query, Undecided left) {
+  for (int shift = 56; shift >= 0 && left.low < left.high; shift -= 8) {
+    uint64_t sums[256] = {};
+    for (int32_t i = left.low; i < left.high; ++i) {
+      sums[query.keys[i] >> shift & 0xff] += query.masses == nullptr ? 1 : query.masses[i];
+    }
+    // The digit at which the prefix ends. None: all keys belong to it.
+    uint64_t digit = 0;
+    while (digit < 256 && left.reached + sums[digit] < query.target) {
+      left.reached += sums[digit++];
+    }
+    if (digit == 256) return left.high;
+    left.low += MoveForward<true>(query, left, shift, digit);
+    left.high = left.low + MoveForward<false>(query, left, shift, digit);
+  }
+  return left.high;
+}
+
 // Reorders so that keys[0, result) is the shortest ascending prefix whose masses reach `target`
-// (all keys when none does). Expected linear time: quickselect, pivots by median of three.
+// (all keys when none does). Linear time: quickselect, pivots by median of three, and by digits
+// where these pivots are bad.
 TANDEM_INLINE int32_t SelectPrefix(const PrefixQuery& query) {
   uint64_t* keys = query.keys;
   uint64_t* masses = query.masses;
-  auto swap = [&](int32_t a, int32_t b) {
-    const uint64_t key = keys[a];
-    keys[a] = keys[b];
-    keys[b] = key;
-    if (masses == nullptr) return;
-    const uint64_t mass = masses[a];
-    masses[a] = masses[b];
-    masses[b] = mass;
-  };
-  int32_t low = 0, high = query.count;
-  uint64_t reached = 0;  // by keys[0, low), all of which belong to the prefix
+  Undecided range = {0, query.count, 0};
+  auto& [low, high, reached] = range;
+  int64_t looks = kQuickLooks * query.count;
   while (low < high) {
+    looks -= high - low;
+    if (looks < 0) return SelectByDigits(query, range);
     const int32_t middle = low + (high - low) / 2, last = high - 1;
-    if (keys[middle] < keys[low]) swap(middle, low);
-    if (keys[last] < keys[low]) swap(last, low);
-    if (keys[middle] < keys[last]) swap(middle, last);  // the median is the pivot, last
+    if (keys[middle] < keys[low]) SwapKeys(query, middle, low);
+    if (keys[last] < keys[low]) SwapKeys(query, last, low);
+    // The median is the pivot, last.
+    if (keys[middle] < keys[last]) SwapKeys(query, middle, last);
     int32_t boundary = low;
     uint64_t left = 0;
     for (int32_t i = low; i < last; ++i) {
       if (keys[i] >= keys[last]) continue;
       left += masses == nullptr ? 1 : masses[i];
-      swap(i, boundary++);
+      SwapKeys(query, i, boundary++);
     }
-    swap(boundary, last);
+    SwapKeys(query, boundary, last);
     if (reached + left >= query.target) {
       high = boundary;
       continue;

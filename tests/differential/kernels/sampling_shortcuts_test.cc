@@ -1,16 +1,47 @@
 // Goal: the sampler's shortcuts change nothing. Tokens that noise cannot lift are skipped, top-k
 // and top-p look only at what can be in them, probabilities are summed in vectors: yet every token
 // and logprob bit is that of a sampler that looks at everything, on random vocabularies, parameters
-// and logits of every magnitude, with ties, infinities and NaN among them.
+// and logits of every magnitude, with ties, infinities and NaN among them. And no order of the
+// logits, which clients choose by logit_bias, makes a token cost many times what others do.
 #if defined(__x86_64__)
+#include <time.h>
+
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "full_pass_sampler.h"
 #include "kernel_fixture.h"
 
 namespace tandem::kernels {
 namespace {
+
+double ThreadSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Ranks of keys such that a quickselect that takes the median of the first, the middle and the last
+// one as pivot, and puts smaller ones before it, decides only two keys in each pass.
+std::vector<int> RanksAgainstMedianOfThree(int count) {
+  std::vector<int> place(static_cast<size_t>(count)), ranks(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) place[static_cast<size_t>(i)] = i;
+  const auto take = [&](int i, int rank) {
+    ranks[static_cast<size_t>(place[static_cast<size_t>(i)])] = rank;
+  };
+  int low = 0;
+  for (; count - low > 4; low += 2) {
+    const int middle = low + (count - low) / 2, last = count - 1;
+    take(low, low);
+    take(middle, low + 1);  // the pivot
+    std::swap(place[static_cast<size_t>(middle)], place[static_cast<size_t>(last)]);
+    std::swap(place[static_cast<size_t>(low + 1)], place[static_cast<size_t>(last)]);
+  }
+  for (; low < count; ++low) take(low, low);
+  return ranks;
+}
 
 class SamplingShortcutsTest : public ClassTest {
  protected:
@@ -124,6 +155,21 @@ class SamplingShortcutsTest : public ClassTest {
     }
   }
 
+  // The processor time of one call, the least of three, in seconds. Fails unless the token is that
+  // of a sampler that sorts.
+  double SampleSeconds(SamplingArgs args) {
+    Floats scratch(SamplingScratchBytes(args.vocab_size) / sizeof(float));
+    args.scratch = scratch.data();
+    EXPECT_EQ(backend_->sample(args).token, ref_.sample(args).token);
+    double least = std::numeric_limits<double>::infinity();
+    for (int run = 0; run < 3; ++run) {
+      const double begin = ThreadSeconds();
+      backend_->sample(args);
+      least = std::min(least, ThreadSeconds() - begin);
+    }
+    return least;
+  }
+
   Floats logits_{0};
   std::vector<TokenBias> biases_;
   std::vector<TokenCount> counts_;
@@ -147,6 +193,31 @@ TEST_P(SamplingShortcutsTest, ManyDrawsFromOneDistribution) {
       args.position = position;
       ExpectEqual(args);
     }
+  }
+}
+
+TEST_P(SamplingShortcutsTest, NoOrderOfLogitsMakesAChoiceSlow) {
+  constexpr int32_t kVocab = 1 << 15;
+  // A quadratic selection takes 300 times the time of the shuffled logits.
+  constexpr double kTimesMax = 30;
+  SamplingArgs args;
+  args.vocab_size = kVocab;
+  args.seed = generator_();
+  SamplingArgs top_p = args, top_k = args;
+  top_p.top_p = 0.99f;
+  top_k.top_k = kVocab / 2 + kVocab / 4;
+  for (SamplingArgs& filtered : {std::ref(top_p), std::ref(top_k)}) {
+    logits_ = Floats(kVocab);
+    const std::vector<int> ranks = RanksAgainstMedianOfThree(kVocab);
+    for (int i = 0; i < kVocab; ++i) {
+      logits_[static_cast<size_t>(i)] =
+          -1.5f * static_cast<float>(ranks[static_cast<size_t>(i)]) / kVocab;
+    }
+    filtered.logits = logits_.data();
+    const double hostile = SampleSeconds(filtered);
+    std::shuffle(logits_.data(), logits_.data() + kVocab, generator_);
+    const double shuffled = SampleSeconds(filtered);
+    EXPECT_LT(hostile, kTimesMax * shuffled) << "top_k " << filtered.top_k;
   }
 }
 
