@@ -12,7 +12,8 @@ bool SameRope(const model::LayerConfig& a, const model::LayerConfig& b) {
   return a.rope_theta == b.rope_theta && x.kind == y.kind && x.factor == y.factor &&
          x.low_freq_factor == y.low_freq_factor && x.high_freq_factor == y.high_freq_factor &&
          x.original_context == y.original_context && x.attention_factor == y.attention_factor &&
-         x.beta_fast == y.beta_fast && x.beta_slow == y.beta_slow;
+         x.beta_fast == y.beta_fast && x.beta_slow == y.beta_slow &&
+         x.frequency_factors == y.frequency_factors;
 }
 
 RopeTable MakeTable(const model::LayerConfig& layer, int32_t head_dim, int64_t context_tokens) {

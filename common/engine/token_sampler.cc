@@ -88,6 +88,7 @@ SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size) {
   SamplingInputs inputs;
   FillChoice(slice, static_cast<size_t>(vocab_size), inputs);
   if (inputs.only >= 0) return inputs;
+  inputs.biases.reserve(params.logit_bias.size());
   for (const auto& [token, bias] : params.logit_bias) inputs.biases.push_back({token, bias});
   kernels::SamplingArgs& args = inputs.args;
   args.vocab_size = vocab_size;

@@ -99,8 +99,9 @@ class DeviceStream {
   virtual void Record(DeviceEvent& event) = 0;
   virtual void Wait(DeviceEvent& event) = 0;
 
-  // Records the work that `enqueue` enqueues on this stream instead of running it. REQUIRES:
-  // `enqueue` neither allocates nor synchronises.
+  // Records the work that `enqueue` enqueues on this stream instead of running it. A failure leaves
+  // the stream as it was. Errors: kResourceExhausted, and those of the calls that `enqueue` makes.
+  // REQUIRES: `enqueue` neither allocates nor synchronises.
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(
       absl::FunctionRef<void()> enqueue) = 0;
   virtual void Launch(DeviceGraph& graph) = 0;

@@ -16,6 +16,7 @@ namespace tandem::kernels {
 inline constexpr int32_t kDeviceVocabularyMax = (1 << 24) - 1;
 
 // One row's parameters. Each member has the meaning of the SamplingArgs member of that name.
+// `biases` are in ascending order of tokens.
 struct DeviceSampleRow {
   // ≥ 0: the token is given, and only its log-probabilities are wanted.
   int32_t known_token = -1;

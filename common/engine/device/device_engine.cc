@@ -227,7 +227,7 @@ class DeviceEngine final : public Engine {
     batch_.Fill(slices, padded_rows, *parts_.stream);
     if (lent_.has_value()) lent_->StartStep(slices);
     if (as_graph) {
-      RETURN_IF_ERROR(EnqueueGraph(padded_rows));
+      EnqueueGraph(padded_rows);
     } else {
       EnqueueRows(HasPromptScores(slices));
     }
@@ -294,24 +294,29 @@ class DeviceEngine final : public Engine {
         });
   }
 
-  absl::Status EnqueueGraph(int32_t bucket) {
+  void EnqueueGraph(int32_t bucket) {
     const auto enqueue = [this, bucket] {
       pass_.Enqueue(
           batch_, {bucket, bucket, true}, [this](int layer) { return kv_->Region(layer); },
           [](int) {});
     };
-    std::unique_ptr<kernels::DeviceGraph>& graph = graphs_[bucket];
-    if (graph == nullptr && !warm_) {
-      // The first pass loads the kernels, which may not happen while a stream is captured.
-      warm_ = true;
-      enqueue();
-      return absl::OkStatus();
-    }
-    if (graph == nullptr) {
-      ASSIGN_OR_RETURN(graph, parts_.stream->Capture(enqueue));
-    }
+    // The first pass loads the kernels, which may not happen while a stream is captured.
+    if (!std::exchange(warm_, true)) return enqueue();
+    const auto [place, is_new] = graphs_.try_emplace(bucket);
+    std::unique_ptr<kernels::DeviceGraph>& graph = place->second;
+    if (is_new) graph = CaptureGraph(bucket, enqueue);
+    if (graph == nullptr) return enqueue();
     parts_.stream->Launch(*graph);
-    return absl::OkStatus();
+  }
+
+  // Null, and a line in the log, if the device refuses the graph: it takes memory of its own.
+  std::unique_ptr<kernels::DeviceGraph> CaptureGraph(int32_t rows,
+                                                     absl::FunctionRef<void()> enqueue) {
+    absl::StatusOr<std::unique_ptr<kernels::DeviceGraph>> graph = parts_.stream->Capture(enqueue);
+    if (graph.ok()) return *std::move(graph);
+    Log(LogLevel::kWarning, "steps run without a graph, which is slower",
+        {{"rows", rows}, {"why", graph.status().ToString()}});
+    return nullptr;
   }
 
   // Mirrors the layers that the step writes, if the arena mirrors the device's blocks, and calls
@@ -399,7 +404,8 @@ class DeviceEngine final : public Engine {
   std::unique_ptr<DeviceKv> kv_;
   kernels::DeviceBlocks blocks_;  // of kv_
   bool warm_ = false;
-  std::map<int32_t, std::unique_ptr<kernels::DeviceGraph>> graphs_;  // by bucket
+  // By bucket; null: the device refused it.
+  std::map<int32_t, std::unique_ptr<kernels::DeviceGraph>> graphs_;
 };
 
 EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape& kv,

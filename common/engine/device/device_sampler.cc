@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -49,10 +50,29 @@ size_t BytesOf(absl::Span<const T> values) {
   return values.size() * sizeof(T);
 }
 
+absl::Span<const kernels::TokenBias> BiasesOf(const SamplingInputs& inputs) {
+  return absl::MakeConstSpan(inputs.biases);
+}
+
 absl::Span<const kernels::TokenCount> CountsOf(const SamplingInputs& inputs) {
   return absl::MakeConstSpan(inputs.args.counts, static_cast<size_t>(inputs.args.num_counts));
 }
 
+void CheckBiases(absl::Span<const kernels::TokenBias> biases, int32_t vocab_size) {
+  TokenId before = -1;
+  for (const kernels::TokenBias& bias : biases) {
+    TANDEM_CHECK(bias.token >= before && bias.token < vocab_size, "bias of token ", bias.token,
+                 " after ", before);
+    before = bias.token;
+  }
+}
+
+bool HaveSameBiases(const SamplingInputs& a, const SamplingInputs& b) {
+  return a.biases.size() == b.biases.size() &&
+         std::memcmp(a.biases.data(), b.biases.data(), BytesOf(BiasesOf(a))) == 0;
+}
+
+// All but the biases.
 DeviceSampleRow RowOf(const SamplingInputs& inputs, Packer& packer) {
   DeviceSampleRow row;
   if (inputs.only >= 0) {
@@ -68,7 +88,6 @@ DeviceSampleRow RowOf(const SamplingInputs& inputs, Packer& packer) {
   row.presence_penalty = args.presence_penalty;
   row.frequency_penalty = args.frequency_penalty;
   row.num_biases = args.num_biases;
-  row.biases = packer.Put(absl::MakeConstSpan(inputs.biases));
   row.num_counts = args.num_counts;
   row.counts = packer.Put(CountsOf(inputs));
   row.allowed_tokens = packer.Put(absl::MakeConstSpan(inputs.mask));
@@ -131,13 +150,29 @@ bool DeviceSampler::IsForHost(const SamplingInputs& inputs) const {
   return inputs.only < 0 && (!options_.on_device || inputs.args.num_top_logprobs > kTopLogprobsMax);
 }
 
-DeviceSampler::Places DeviceSampler::Measure() const {
+void DeviceSampler::FindEqualBiases() {
+  biases_of_.resize(inputs_.size());
+  std::optional<size_t> last;  // with biases
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    biases_of_[i] = i;
+    if (IsForHost(inputs_[i]) || inputs_[i].biases.empty()) continue;
+    if (last.has_value() && HaveSameBiases(inputs_[*last], inputs_[i])) {
+      biases_of_[i] = *last;
+    } else {
+      last = i;
+    }
+  }
+}
+
+DeviceSampler::Places DeviceSampler::Measure() {
+  FindEqualBiases();
   Places places = {inputs_.size() * sizeof(DeviceSampleRow),
                    inputs_.size() * sizeof(SamplingResult)};
-  for (const SamplingInputs& inputs : inputs_) {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const SamplingInputs& inputs = inputs_[i];
     if (IsForHost(inputs)) continue;
-    places.input_bytes += BytesOf(absl::MakeConstSpan(inputs.biases)) + BytesOf(CountsOf(inputs)) +
-                          BytesOf(absl::MakeConstSpan(inputs.mask));
+    if (biases_of_[i] == i) places.input_bytes += BytesOf(BiasesOf(inputs));
+    places.input_bytes += BytesOf(CountsOf(inputs)) + BytesOf(absl::MakeConstSpan(inputs.mask));
     places.output_bytes += static_cast<size_t>(inputs.args.num_top_logprobs) * sizeof(TokenLogprob);
   }
   return places;
@@ -154,13 +189,15 @@ void DeviceSampler::Pack() {
       rows[i] = DeviceSampleRow{.known_token = 0};
       continue;
     }
-    for (const kernels::TokenBias& bias : inputs_[i].biases) {
-      TANDEM_CHECK(bias.token >= 0 && bias.token < options_.vocab_size, "bias of token ",
-                   bias.token);
-    }
     rows[i] = RowOf(inputs_[i], packer);
     rows[i].top_logprobs = top;
     top += rows[i].num_top_logprobs;
+    if (biases_of_[i] != i) {
+      rows[i].biases = rows[biases_of_[i]].biases;
+      continue;
+    }
+    CheckBiases(inputs_[i].biases, options_.vocab_size);
+    rows[i].biases = packer.Put(BiasesOf(inputs_[i]));
   }
 }
 
@@ -179,11 +216,12 @@ void DeviceSampler::Upload(const Places& places, const float* logits) {
 
 void DeviceSampler::PrepareInputs(absl::Span<const SequenceSlice> slices) {
   std::vector<const SequenceSlice*> sampling;
-  bool slow = false;  // whether some rows have a history to walk or a mask over the vocabulary
+  bool slow = false;  // whether some rows have a history to walk, or lists over the vocabulary
   for (const SequenceSlice& slice : slices) {
     if (!slice.sample) continue;
     sampling.push_back(&slice);
-    slow = slow || slice.sampling->has_penalties() || !slice.allowed.empty();
+    slow = slow || slice.sampling->has_penalties() || !slice.allowed.empty() ||
+           !slice.sampling->logit_bias.empty() || !slice.sampling->allowed_token_ids.empty();
   }
   inputs_.clear();
   inputs_.resize(sampling.size());

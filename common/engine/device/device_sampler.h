@@ -67,7 +67,8 @@ class DeviceSampler {
   };
 
   bool IsForHost(const SamplingInputs& inputs) const;
-  Places Measure() const;
+  void FindEqualBiases();
+  Places Measure();
   // Errors: the device's; what is missing then is allocated by the next call.
   absl::Status GrowBoth(const Places& needs);
   void Pack();
@@ -92,6 +93,9 @@ class DeviceSampler {
   // The step under way.
   const float* logits_ = nullptr;
   std::vector<SamplingInputs> inputs_;  // [rows]
+  // The row whose list of biases each row has, itself or an earlier one: the answers of a request
+  // have one list, which may be as long as the vocabulary, and which is copied once. [rows]
+  std::vector<size_t> biases_of_;
 
   int32_t reserved_rows_ = 0;
   kernels::DeviceBuffer work_;                         // [rows][vocab]

@@ -38,6 +38,7 @@ class EmulatedDevice final : public Device {
     granted_before_ = before;
     refusals_ = count;
   }
+  void refuse_graphs(int count) { streams_.refused_graphs = count; }
   void hide_from_host() { properties_.host_addressable = false; }
   void set_clock(Clock clock) { clock_ = std::move(clock); }
 
@@ -151,6 +152,10 @@ void LimitMemory(Device& device, int64_t granule_bytes) {
 
 void RefuseAllocations(Device& device, int before, int count) {
   static_cast<EmulatedDevice&>(device).refuse(before, count);
+}
+
+void RefuseGraphs(Device& device, int count) {
+  static_cast<EmulatedDevice&>(device).refuse_graphs(count);
 }
 
 void HideFromHost(Device& device) { static_cast<EmulatedDevice&>(device).hide_from_host(); }

@@ -49,6 +49,9 @@ void LimitMemory(Device& device, int64_t granule_bytes);
 // Refuses `count` allocations of either kind, after `before` that succeed.
 void RefuseAllocations(Device& device, int before, int count);
 
+// Refuses the next `count` graphs.
+void RefuseGraphs(Device& device, int count);
+
 // Makes the device's properties say, from now on, that the host cannot address its memory.
 void HideFromHost(Device& device);
 

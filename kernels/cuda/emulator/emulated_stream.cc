@@ -111,6 +111,10 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> EmulatedStream::Capture(
   captured_ = &work;
   enqueue();
   captured_ = nullptr;
+  if (all_.refused_graphs > 0) {
+    --all_.refused_graphs;
+    return absl::ResourceExhaustedError("the emulated device has no memory for the graph");
+  }
   return std::unique_ptr<DeviceGraph>(std::make_unique<EmulatedGraph>(std::move(work)));
 }
 

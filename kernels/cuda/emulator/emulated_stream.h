@@ -38,6 +38,7 @@ class EmulatedStream;
 struct StreamsOfDevice {
   std::set<EmulatedStream*> streams;
   bool starts_early = false;  // whether the chip has kernels that do
+  int refused_graphs = 0;     // so many of the next captures fail
 
   // Runs what the streams hold back, as freeing memory waits for a device.
   void RunHeld();

@@ -78,13 +78,18 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaStream::Capture(
   enqueue();
   cudaGraph_t graph = nullptr;
   status = ToStatus("cudaStreamEndCapture", cudaStreamEndCapture(handle_, &graph));
-  if (status.ok()) status = std::exchange(status_, absl::OkStatus());
+  // What failed inside says more than the end of the capture, and fails only this capture.
+  const absl::Status inside = std::exchange(status_, absl::OkStatus());
+  if (!inside.ok()) status = inside;
   cudaGraphExec_t exec = nullptr;
   if (status.ok()) {
     status = ToStatus("cudaGraphInstantiate", cudaGraphInstantiate(&exec, graph, 0));
   }
   if (graph != nullptr) cudaGraphDestroy(graph);
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    cudaGetLastError();  // clears the error, which the caller gets as a Status
+    return status;
+  }
   return std::unique_ptr<DeviceGraph>(std::make_unique<CudaGraph>(exec));
 }
 

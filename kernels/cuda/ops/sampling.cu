@@ -83,8 +83,7 @@ struct Sampler {
     return logit > NegativeInfinity() ? MakeKey(logit, token) : kNoKey;
   }
 
-  // Adds biases and penalties to the clean logits of the marked tokens, and finishes these. Returns
-  // the least key that the thread met.
+  // Adds biases and penalties to the marked tokens' clean logits; returns the thread's least key.
   TANDEM_KERNEL uint64_t AdjustSeen(const Row& row, const Part& part, const Divider& divider) {
     const DeviceSampleRow& p = *row.parameters;
     const auto in_part = [&part](int token) { return token >= part.begin && token < part.end; };
@@ -100,7 +99,7 @@ struct Sampler {
       }
       return best;
     }
-    // A token may have several biases, and counts too.
+    // A token may have counts too, and several biases, which stand side by side.
     const auto for_each_marked = [&part](const auto& visit) {
       for (int i = ThreadIndex(); i < (part.end - part.begin + 31) / 32; i += kThreads) {
         for (uint32_t left = Shared().counts[i]; left != 0; left &= left - 1) {
@@ -110,8 +109,11 @@ struct Sampler {
     };
     for_each_marked([&row](int token) { row.work[token] = Clean(row.logits[token]); });
     SyncThreads();
-    for (int i = 0; ThreadIndex() == 0 && i < p.num_biases; ++i) {
-      if (in_part(p.biases[i].token)) row.work[p.biases[i].token] += p.biases[i].bias;
+    for (int i = ThreadIndex(); i < p.num_biases; i += kThreads) {
+      const int token = p.biases[i].token;
+      const bool is_first = i == 0 || p.biases[i - 1].token != token;
+      for (int j = i; is_first && j < p.num_biases && p.biases[j].token == token; ++j)
+        if (in_part(token)) row.work[token] += p.biases[j].bias;
     }
     SyncThreads();
     for (int i = ThreadIndex(); i < p.num_counts; i += kThreads) {

@@ -34,7 +34,10 @@ class DeviceSamplingTest : public DeviceTest {
     row.logits = Normal(static_cast<size_t>(vocab), 4.0f);
     for (int32_t i = Uniform(0, 5); i > 0; --i) {
       row.biases.push_back({Uniform(0, vocab - 1), 5.0f});
+      if (Uniform(0, 3) == 0) row.biases.push_back({row.biases.back().token, -1.5f});
     }
+    std::stable_sort(row.biases.begin(), row.biases.end(),
+                     [](const TokenBias& a, const TokenBias& b) { return a.token < b.token; });
     for (int32_t token = 0; token < vocab; token += Uniform(1, 200)) {
       row.counts.push_back({token, Uniform(0, 2), Uniform(0, 3)});
     }

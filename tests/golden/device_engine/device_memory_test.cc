@@ -126,6 +126,18 @@ TEST_F(DeviceMemoryTest, TheFirstStepMayBeRefused) {
   EXPECT_LT(refused, kAllocationsMax);
 }
 
+// A graph takes memory of its own. Steps for which it is refused run without one.
+TEST_F(DeviceMemoryTest, GraphsMayBeRefused) {
+  Node node = NewNode();
+  kernels::emulated::RefuseGraphs(*node.device, kAllocationsMax);
+  for (int i = 0; i < 3; ++i) ExpectSame(Answers(*node.engine), expected_, "without graphs");
+  EXPECT_EQ(kernels::emulated::CallsOf(*node.device).graphs, 0);
+  kernels::emulated::RefuseGraphs(*node.device, 0);
+  EXPECT_OK(StepOfMany(*node.engine, 65)) << "larger buffers, for which graphs are made anew";
+  ExpectSame(Answers(*node.engine), expected_, "with graphs");
+  EXPECT_GT(kernels::emulated::CallsOf(*node.device).graphs, 0);
+}
+
 // Options of a request that need more room than is reserved for a row.
 TEST_F(DeviceMemoryTest, TheSamplersBuffersMayBeRefused) {
   DrivenSequence sequence;

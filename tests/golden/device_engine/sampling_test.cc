@@ -65,7 +65,7 @@ class DeviceEngineSamplingTest : public ::testing::TestWithParam<DeviceKind> {
     if (OneIn(3)) p.repetition_penalty = 1.3;
     if (OneIn(3)) p.presence_penalty = 0.7;
     if (OneIn(3)) p.frequency_penalty = -0.3;
-    if (OneIn(3)) p.logit_bias = {{3, 4.0f}, {17, -100.0f}, {90, 0.25f}};
+    if (OneIn(3)) p.logit_bias = {{3, 4.0f}, {17, -100.0f}, {90, OneIn(2) ? 0.25f : 3.0f}};
     if (OneIn(4)) p.allowed_token_ids = {5, 6, 7, 33, 64, 65, 100};
     if (OneIn(4)) p.bad_words = {{5}, {7, 33}};
     if (OneIn(2)) p.logprobs = static_cast<int32_t>(Below(OneIn(4) ? 60 : 6));
@@ -249,6 +249,19 @@ TEST(DecodeStep, AsksTheDeviceForSevenThingsWhateverItsRows) {
       EXPECT_EQ(calls.bytes_out, rows * row_bytes) << "tokens and log-probabilities only";
     }
   }
+}
+
+TEST(DecodeStep, CopiesTheBiasesOfEqualListsOnce) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<model::Checkpoint> checkpoint,
+                       model::Checkpoint::Open(testing::GoldenPath("tiny/llama")));
+  request::SamplingParams biased;
+  for (TokenId token = 0; token < checkpoint->config().vocab_size; ++token) {
+    biased.logit_bias.push_back({token, 0.5f});
+  }
+  const int64_t list_bytes = static_cast<int64_t>(biased.logit_bias.size() * 8);
+  const auto without = CallsOfDecodeStep(*checkpoint, 24, {}, false);
+  const auto with = CallsOfDecodeStep(*checkpoint, 24, biased, false);
+  EXPECT_EQ(with.bytes_in - without.bytes_in, list_bytes);
 }
 
 TEST(DecodeStep, OnlyMirroringGrowsWithLayers) {
