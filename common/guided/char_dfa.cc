@@ -265,19 +265,19 @@ class Determinizer {
 
 }  // namespace
 
-bool CharDfa::Matches(absl::string_view utf8) const {
+absl::StatusOr<bool> CharDfa::Matches(absl::string_view utf8, CompileBudget& budget) const {
   if (states.empty()) return false;
   int32_t state = 0;
   for (size_t i = 0; i < utf8.size();) {
     int length = 0;
     const uint32_t c = model::tokenizer_internal::DecodeUtf8(utf8.data() + i, &length);
     i += static_cast<size_t>(length);
-    int32_t next = kDead;
-    for (const Edge& edge : states[state].edges) {
-      if (edge.set.Contains(c)) next = edge.target;
-    }
-    if (next == kDead) return false;
-    state = next;
+    const std::vector<Edge>& edges = states[state].edges;
+    const auto taken = std::find_if(edges.begin(), edges.end(),
+                                    [c](const Edge& edge) { return edge.set.Contains(c); });
+    if (!budget.Spend(1 + static_cast<size_t>(taken - edges.begin()))) return budget.status();
+    if (taken == edges.end()) return false;
+    state = taken->target;
   }
   return states[state].accept;
 }

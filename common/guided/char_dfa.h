@@ -33,7 +33,9 @@ struct CharDfa {
   };
   std::vector<State> states;  // state 0 is the start; no states: the empty language
 
-  bool Matches(absl::string_view utf8) const;
+  // Whether the text is accepted. Spends a step for each code point, and one for each edge that it
+  // looks at. Errors: kInvalidArgument when the budget is exceeded.
+  absl::StatusOr<bool> Matches(absl::string_view utf8, CompileBudget& budget) const;
   // Whether no string is accepted.
   bool Empty() const;
 };

@@ -3,22 +3,20 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::guided::json_schema {
 namespace {
 
-// A name is compared with so many others, or an automaton reads so many bytes, in about the time of
-// a step.
+// A name is compared with so many others in about the time of a step.
 constexpr size_t kPerStep = 4;
 
 }  // namespace
 
-size_t ObjectLayer::StepsFor(absl::string_view name) const {
+absl::Status ObjectLayer::SchemasFor(absl::string_view name, CompileBudget& budget,
+                                     Conjunction& out) const {
   const size_t compared = properties == nullptr ? 0 : properties->size();
-  return 1 + (compared + patterns.size() * name.size()) / kPerStep;
-}
-
-void ObjectLayer::SchemasFor(absl::string_view name, Conjunction& out) const {
+  if (!budget.Spend(1 + compared / kPerStep)) return budget.status();
   bool named = false;
   if (properties != nullptr) {
     if (const auto it = properties->find(name); it != properties->end()) {
@@ -27,11 +25,13 @@ void ObjectLayer::SchemasFor(absl::string_view name, Conjunction& out) const {
     }
   }
   for (const Pattern& pattern : patterns) {
-    if (!pattern.dfa->Matches(name)) continue;
+    ASSIGN_OR_RETURN(const bool matches, pattern.dfa->Matches(name, budget));
+    if (!matches) continue;
     out.push_back(pattern.schema);
     named = true;
   }
   if (!named && additional != nullptr) out.push_back(additional);
+  return absl::OkStatus();
 }
 
 void CountRange::Narrow(const CountRange& other) {
@@ -62,15 +62,12 @@ size_t Flat::NarrowSteps(const Flat& other) const {
   return steps + values->size() * weight;
 }
 
-size_t Flat::StepsFor(absl::string_view name) const {
-  size_t steps = 1;
-  for (const ObjectLayer& layer : objects) steps += layer.StepsFor(name);
-  return steps;
-}
-
-Conjunction Flat::SchemasFor(absl::string_view name) const {
+absl::StatusOr<Conjunction> Flat::SchemasFor(absl::string_view name, CompileBudget& budget) const {
+  if (!budget.Spend(1)) return budget.status();
   Conjunction schemas;
-  for (const ObjectLayer& layer : objects) layer.SchemasFor(name, schemas);
+  for (const ObjectLayer& layer : objects) {
+    RETURN_IF_ERROR(layer.SchemasFor(name, budget, schemas));
+  }
   return schemas;
 }
 

@@ -43,10 +43,9 @@ struct ObjectLayer {
   std::vector<Pattern> patterns;
   const Json* additional = nullptr;  // null: anything
 
-  // Appends to `out` the schemas that the property `name` must satisfy.
-  void SchemasFor(absl::string_view name, Conjunction& out) const;
-  // What SchemasFor takes, in steps.
-  size_t StepsFor(absl::string_view name) const;
+  // Appends to `out` the schemas that the property `name` must satisfy. Errors: kInvalidArgument
+  // when the budget is exceeded.
+  absl::Status SchemasFor(absl::string_view name, CompileBudget& budget, Conjunction& out) const;
 };
 
 // One schema's prefixItems and items.
@@ -83,9 +82,8 @@ struct Flat {
   // Narrows this schema to the values that satisfy both. NarrowSteps: what that takes.
   void Narrow(const Flat& other);
   size_t NarrowSteps(const Flat& other) const;
-  // The schemas that the property `name` must satisfy, and what finding them takes.
-  Conjunction SchemasFor(absl::string_view name) const;
-  size_t StepsFor(absl::string_view name) const;
+  // The schemas that the property `name` must satisfy. Errors: as ObjectLayer::SchemasFor.
+  absl::StatusOr<Conjunction> SchemasFor(absl::string_view name, CompileBudget& budget) const;
 };
 
 }  // namespace tandem::guided::json_schema

@@ -168,9 +168,10 @@ absl::StatusOr<bool> Flattener::ObjectsDisjoint(const Flat& a, const Flat& b, in
   std::vector<absl::string_view> names = a.required;
   names.insert(names.end(), b.required.begin(), b.required.end());
   for (const absl::string_view name : names) {
-    if (!budget_.Spend(a.StepsFor(name) + b.StepsFor(name))) return budget_.status();
-    ASSIGN_OR_RETURN(const std::vector<Flat> flats_a, Flatten(a.SchemasFor(name)));
-    ASSIGN_OR_RETURN(const std::vector<Flat> flats_b, Flatten(b.SchemasFor(name)));
+    ASSIGN_OR_RETURN(const Conjunction schemas_a, a.SchemasFor(name, budget_));
+    ASSIGN_OR_RETURN(const Conjunction schemas_b, b.SchemasFor(name, budget_));
+    ASSIGN_OR_RETURN(const std::vector<Flat> flats_a, Flatten(schemas_a));
+    ASSIGN_OR_RETURN(const std::vector<Flat> flats_b, Flatten(schemas_b));
     bool disjoint = true;
     for (const Flat& x : flats_a) {
       for (const Flat& y : flats_b) {
@@ -207,7 +208,7 @@ absl::StatusOr<bool> Flattener::Validates(const Flat& flat, const Json& value) {
   if ((flat.types & type) == 0) return false;
   const size_t bytes = value.is_string() ? value.get_ref<const std::string&>().size() : 0;
   const size_t listed = flat.values.has_value() ? flat.values->size() : 0;
-  if (!budget_.Spend(flat.Size() + value.size() + bytes * (1 + flat.texts.size())) ||
+  if (!budget_.Spend(flat.Size() + value.size() + bytes) ||
       (listed > 0 && !budget_.Spend(listed * Weight(value)))) {
     return budget_.status();
   }
@@ -217,16 +218,20 @@ absl::StatusOr<bool> Flattener::Validates(const Flat& flat, const Json& value) {
     return false;
   }
   if (value.is_number()) return flat.numbers.Admits(number);
-  if (value.is_string()) {
-    const std::string& text = value.get_ref<const std::string&>();
-    const auto length =
-        std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-    return flat.length.Contains(length) &&
-           std::all_of(flat.texts.begin(), flat.texts.end(),
-                       [&](const SharedDfa& dfa) { return dfa->Matches(text); });
-  }
+  if (value.is_string()) return ValidatesString(flat, value.get_ref<const std::string&>());
   if (value.is_array()) return ValidatesArray(flat, value);
   if (value.is_object()) return ValidatesObject(flat, value);
+  return true;
+}
+
+absl::StatusOr<bool> Flattener::ValidatesString(const Flat& flat, const std::string& text) {
+  const auto length =
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  if (!flat.length.Contains(length)) return false;
+  for (const SharedDfa& dfa : flat.texts) {
+    ASSIGN_OR_RETURN(const bool matches, dfa->Matches(text, budget_));
+    if (!matches) return false;
+  }
   return true;
 }
 
@@ -251,8 +256,8 @@ absl::StatusOr<bool> Flattener::ValidatesObject(const Flat& flat, const Json& va
     if (!value.contains(name)) return false;
   }
   for (const auto& [name, member] : value.items()) {
-    if (!budget_.Spend(flat.StepsFor(name))) return budget_.status();
-    ASSIGN_OR_RETURN(const bool valid, Validates(flat.SchemasFor(name), member));
+    ASSIGN_OR_RETURN(const Conjunction schemas, flat.SchemasFor(name, budget_));
+    ASSIGN_OR_RETURN(const bool valid, Validates(schemas, member));
     if (!valid) return false;
     ASSIGN_OR_RETURN(const bool named, Validates(flat.property_names, Json(name)));
     if (!named) return false;

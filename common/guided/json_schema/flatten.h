@@ -63,6 +63,7 @@ class Flattener {
                                          const Json& value, Flat& flat);
   absl::Status CheckUnevaluated(const Json& schema, const std::string& key, const Json& value,
                                 Flat& flat);
+  absl::StatusOr<bool> ValidatesString(const Flat& flat, const std::string& text);
 
   absl::StatusOr<bool> ValidatesArray(const Flat& flat, const Json& value);
   absl::StatusOr<bool> ValidatesObject(const Flat& flat, const Json& value);

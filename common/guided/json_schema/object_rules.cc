@@ -87,11 +87,14 @@ absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Fla
   }
   std::vector<Member> members;
   for (const absl::string_view name : order) {
-    if (!budget.Spend(flat.StepsFor(name))) return budget.status();
-    if (allowed != nullptr && !allowed->Matches(std::string(name))) continue;
+    if (allowed != nullptr) {
+      ASSIGN_OR_RETURN(const bool matches, allowed->Matches(name, budget));
+      if (!matches) continue;
+    }
     const RuleId key = builder_.NewRule("key");
     AddQuoted(builder_.start(key), {std::string(name)}, builder_.end(key));
-    ASSIGN_OR_RETURN(const RuleId rule, MemberRule(key, flat.SchemasFor(name)));
+    ASSIGN_OR_RETURN(const Conjunction schemas, flat.SchemasFor(name, budget));
+    ASSIGN_OR_RETURN(const RuleId rule, MemberRule(key, schemas));
     members.push_back({name, required.contains(name), rule});
   }
   return members;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "common/guided/compile.h"
 #include "common/guided/regex.h"
 #include "tests/testing/status_matchers.h"
@@ -107,6 +108,13 @@ std::vector<std::string> Names(int count) {
   return names;
 }
 
+// A pattern of "zzz…" whose automaton looks at 60 edges for each z. For a JSON string.
+std::string ManyEdges() {
+  std::string pattern = "^(?:";
+  for (int i = 0; i < 60; ++i) absl::StrAppend(&pattern, "\\\\u", absl::Hex(0x4E00 + i), "x|");
+  return pattern + "z)*$";
+}
+
 // `def` in as many branches or layers as `count`.
 std::string Referred(absl::string_view keyword, int count, absl::string_view def) {
   const std::string references = Repeat(R"({"$ref":"#/$defs/d"},)", count);
@@ -143,6 +151,10 @@ void AddHostileRepetitions(std::vector<Case>& cases) {
     objects.push_back(absl::StrCat("\"o", i, R"(":{"properties":)", members, "}"));
   schema("rules of a large document",
          absl::StrCat(R"({"properties":{)", absl::StrJoin(objects, ","), "}}"));
+  schema("long name in branches",
+         Referred("anyOf", 4,
+                  absl::StrCat(R"({"type":"object","required":[")", Repeat("z", 200000),
+                               R"("],"propertyNames":{"pattern":")", ManyEdges(), "\"}}")));
   std::vector<std::string> defs, references;
   for (int i = 0; i < 4000; ++i) {
     defs.push_back(absl::StrCat("\"d", i, "\":{}"));
@@ -299,6 +311,29 @@ TEST(CompileCost, ComparisonsAreCharged) {
   const std::string object = absl::StrCat(R"({"properties":)", members, "}");
   EXPECT_GE(StepsOfSchema(Referred("allOf", 20, object)) - StepsOfSchema(object),
             20 * 1000 * 1000 / 4);
+}
+
+// A text that an automaton reads is charged its code points and the edges looked at: a name that
+// propertyNames forbids, one of a value, and a value. Nothing else is made of these texts.
+TEST(CompileCost, WhatAutomataReadIsCharged) {
+  const auto steps = [](absl::string_view before, int size, const std::string& after) {
+    return StepsOfSchema(absl::StrCat(R"({"anyOf":[{"const":1},{"type":["object","string"],)",
+                                      before, Repeat("z", size), after, "}]}"));
+  };
+  const auto longer = [&](absl::string_view before, const std::string& after) {
+    return steps(before, 200000, after) - steps(before, 10000, after);
+  };
+  EXPECT_GE(longer(R"("required":[")", R"("],"propertyNames":{"pattern":"^z*x$"})"), 190000);
+  EXPECT_GE(longer(R"("const":{")", R"(":1},"patternProperties":{"^z*$":{"type":"null"}})"),
+            190000);
+  const auto edges = [&](absl::string_view before, absl::string_view after) {
+    const std::string rest = absl::StrReplaceAll(after, {{"ONLY", ManyEdges()}});
+    return steps(before, 11000, rest) - steps(before, 1000, rest);
+  };
+  EXPECT_GE(edges(R"("required":[")", R"(x"],"propertyNames":{"pattern":"ONLY"})"), 10000 * 60);
+  EXPECT_GE(edges(R"("const":{")", R"(":1},"patternProperties":{"ONLY":{"type":"null"}})"),
+            10000 * 60);
+  EXPECT_GE(edges(R"("const":")", R"(x","pattern":"ONLY")"), 10000 * 60);
 }
 
 // A class of Unicode has some 700 ranges. Its second use shares them.
