@@ -3,7 +3,6 @@
 // Thread safety: none; one thread uses a Flattener.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -33,7 +32,7 @@ class Flattener {
   absl::StatusOr<bool> Validates(const Conjunction& schemas, const Json& value);
   absl::StatusOr<bool> Validates(const Flat& flat, const Json& value);
   // The strings that contain a match of `pattern`; cached for the next use.
-  absl::StatusOr<SharedDfa> PatternDfa(const std::string& pattern);
+  absl::StatusOr<SharedDfa> PatternDfa(absl::string_view pattern);
 
   const Document& document() const { return document_; }
 
@@ -63,14 +62,15 @@ class Flattener {
                                          const Json& value, Flat& flat);
   absl::Status CheckUnevaluated(const Json& schema, const std::string& key, const Json& value,
                                 Flat& flat);
-  absl::StatusOr<bool> ValidatesString(const Flat& flat, const std::string& text);
 
+  absl::StatusOr<bool> ValidatesString(const Flat& flat, const std::string& text);
   absl::StatusOr<bool> ValidatesArray(const Flat& flat, const Json& value);
   absl::StatusOr<bool> ValidatesObject(const Flat& flat, const Json& value);
 
   const Document& document_;
   CompileBudget& budget_;
-  std::map<std::string, SharedDfa> dfas_;  // by pattern; a format has a prefix that no pattern has
+  // By pattern; a format has a prefix that no pattern has.
+  absl::flat_hash_map<std::string, SharedDfa> dfas_;
   // By the text of a $ref. Bound: the document's.
   absl::flat_hash_map<absl::string_view, const Json*> targets_;
   size_t work_ = 0;

@@ -17,7 +17,10 @@ namespace tandem::guided::json_schema {
 namespace {
 
 constexpr int64_t kCountMax = 30000;
-constexpr absl::string_view kFormatKey = "\x01";  // before a format's name in dfas_
+// Before a format's name in dfas_. No pattern has it, because a pattern is UTF-8.
+constexpr absl::string_view kFormatKey = "\xFF";
+// So many bytes of a pattern are hashed and compared in about the time of a step.
+constexpr size_t kTextPerStep = 32;
 
 // Annotations: they do not restrict values.
 constexpr std::array<absl::string_view, 17> kAnnotations = {
@@ -194,7 +197,8 @@ absl::StatusOr<bool> Flattener::ReadNumberKeyword(const Json& schema, const std:
   return true;
 }
 
-absl::StatusOr<SharedDfa> Flattener::PatternDfa(const std::string& pattern) {
+absl::StatusOr<SharedDfa> Flattener::PatternDfa(absl::string_view pattern) {
+  if (!budget_.Spend(1 + pattern.size() / kTextPerStep)) return budget_.status();
   SharedDfa& dfa = dfas_[pattern];
   if (dfa != nullptr) return dfa;
   ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(pattern, budget_));
@@ -212,15 +216,13 @@ absl::StatusOr<bool> Flattener::ReadStringKeyword(const Json& schema, const std:
   }
   if (key != "pattern" && key != "format") return false;
   if (!value.is_string()) return document_.Error(schema, key, "expected a string");
-  const std::string text = value.get<std::string>();
+  const std::string& text = value.get_ref<const std::string&>();
   if (key == "pattern") {
     auto dfa = PatternDfa(text);
     if (!dfa.ok()) return document_.Error(schema, key, dfa.status().message());
     flat.texts.push_back(*dfa);
     return true;
   }
-  auto pattern = FormatPattern(text);
-  if (!pattern.ok()) return document_.Error(schema, key, pattern.status().message());
   SharedDfa& dfa = dfas_[absl::StrCat(kFormatKey, text)];
   if (dfa == nullptr) {
     ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(*pattern, budget_));
@@ -230,6 +232,8 @@ absl::StatusOr<bool> Flattener::ReadStringKeyword(const Json& schema, const std:
   flat.texts.push_back(dfa);
   return true;
 }
+    auto pattern = FormatPattern(text);
+    if (!pattern.ok()) return document_.Error(schema, key, pattern.status().message());
 
 absl::StatusOr<bool> Flattener::ReadArrayKeyword(const Json& schema, const std::string& key,
                                                  const Json& value, Flat& flat) {

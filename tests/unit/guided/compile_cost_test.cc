@@ -336,6 +336,20 @@ TEST(CompileCost, WhatAutomataReadIsCharged) {
   EXPECT_GE(edges(R"("const":")", R"(x","pattern":"ONLY")"), 10000 * 60);
 }
 
+// Also where the alternatives are none, so that nothing is narrowed.
+TEST(CompileCost, ThePatternOfEachUseIsCharged) {
+  const std::string pattern = absl::StrCat("\"[", Repeat("x", 20000), "]\"");
+  for (const std::string& def : {absl::StrCat(R"({"pattern":)", pattern, "}"),
+                                 absl::StrCat(R"({"patternProperties":{)", pattern, ":{}}}")}) {
+    const auto steps = [&](size_t references) {
+      return StepsOfSchema(absl::StrCat(R"({"$defs":{"d":)", def,
+                                        R"(},"anyOf":[{"const":1},{"allOf":[false)",
+                                        Repeat(R"(,{"$ref":"#/$defs/d"})", references), "]}]}"));
+    };
+    EXPECT_GE(steps(400) - steps(200), 200 * 20000 / 32) << def.substr(0, 20);
+  }
+}
+
 // A class of Unicode has some 700 ranges. Its second use shares them.
 TEST(CompileCost, AClassOfUnicodeIsReadOnce) {
   const auto steps = [](const std::string& pattern) {

@@ -110,6 +110,16 @@ TEST(JsonSchema, UnevaluatedTrueDemandsNothing) {
   EXPECT_FALSE(acceptor->Accepts(R"({"a":1,"b":2})"));
 }
 
+TEST(JsonSchema, APatternIsNotTakenForAFormat) {
+  const auto acceptor =
+      Acceptor::Create(request::GuidedParams::Kind::kJsonSchema,
+                       R"({"type":"array","prefixItems":[{"type":"string","format":"date"},
+          {"type":"string","pattern":"\u0001date"}],"minItems":2,"maxItems":2})");
+  ASSERT_TRUE(acceptor.ok()) << acceptor.status();
+  EXPECT_TRUE(acceptor->Accepts(R"(["2026-01-02","\u0001date"])"));
+  EXPECT_FALSE(acceptor->Accepts(R"(["2026-01-02","2026-01-02"])"));
+}
+
 TEST(JsonSchemaSuite, AcceptsExactlyValidInstancesAndNamesUnsupportedKeywords) {
   std::ifstream in(testing::GoldenPath("guided/json_schema_suite.jsonl"));
   ASSERT_TRUE(in.good());
