@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::guided::json_schema {
@@ -132,29 +134,25 @@ CharDfa MultipleDfa(int64_t divisor) {
   return dfa;
 }
 
-}  // namespace
-
-absl::StatusOr<Decimal> ToDecimal(const Json& number) {
-  std::string text = number.dump();
+// `exponent_max`: of the number's size, and of the fraction that it may be.
+absl::StatusOr<Decimal> ParseDecimalWithin(absl::string_view number, int exponent_max) {
   Decimal decimal;
-  decimal.negative = !text.empty() && text[0] == '-';
-  if (decimal.negative) text.erase(0, 1);
+  absl::string_view text = number;
+  decimal.negative = absl::ConsumePrefix(&text, "-");
   int exponent = 0;
-  if (const size_t e = text.find_first_of("eE"); e != std::string::npos) {
-    if (!absl::SimpleAtoi(absl::StripPrefix(text.substr(e + 1), "+"), &exponent) ||
-        std::abs(exponent) > kExponentMax) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          number.dump(), ": expected a number between 1e-", kExponentMax, " and 1e", kExponentMax));
-    }
-    text.resize(e);
+  bool fits = true;
+  if (const size_t e = text.find_first_of("eE"); e != text.npos) {
+    fits = absl::SimpleAtoi(absl::StripPrefix(text.substr(e + 1), "+"), &exponent) &&
+           std::abs(exponent) <= exponent_max;
+    text = text.substr(0, e);
   }
-  size_t point = text.find('.');
-  std::string digits = text;
-  if (point == std::string::npos) {
-    point = text.size();
-  } else {
-    digits.erase(point, 1);
+  const size_t point = std::min(text.find('.'), text.size());
+  if (!fits || point > static_cast<size_t>(exponent_max) + 1) {
+    return absl::InvalidArgumentError(absl::StrCat(Shown(number), ": expected a number between 1e-",
+                                                   exponent_max, " and 1e", exponent_max));
   }
+  std::string digits(text);
+  if (point < text.size()) digits.erase(point, 1);
   int64_t whole_digits = static_cast<int64_t>(point) + exponent;
   if (whole_digits <= 0) {
     digits.insert(0, static_cast<size_t>(1 - whole_digits), '0');
@@ -167,6 +165,30 @@ absl::StatusOr<Decimal> ToDecimal(const Json& number) {
   decimal.fraction.erase(decimal.fraction.find_last_not_of('0') + 1);
   if (decimal.IsZero()) decimal.negative = false;
   return decimal;
+}
+
+// The bound for numbers that are read as doubles: every numeral up to that of a double is read as
+// at most that double, so an exclusive bound becomes the inclusive one of the double beside it.
+// Where that cannot be written, beside zero, no numeral of few digits is read as the bound.
+NumberBound ForDoubles(const NumberBound& bound) {
+  if (!bound.exclusive) return bound;
+  double number = 0;
+  const std::string text = absl::StrCat(bound.value.negative ? "-" : "", bound.value.whole, ".",
+                                        bound.value.fraction, "0");
+  if (!absl::SimpleAtod(text, &number)) return bound;
+  const double far = std::numeric_limits<double>::infinity();
+  const Json beside = std::nextafter(number, bound.is_minimum ? far : -far);
+  const auto value = ParseDecimalWithin(beside.dump(), kExponentMax + 1);
+  if (!value.ok()) return bound;
+  return {.value = *value, .is_minimum = bound.is_minimum};
+}
+
+}  // namespace
+
+absl::StatusOr<Decimal> ToDecimal(const Json& number) { return ParseDecimal(number.dump()); }
+
+absl::StatusOr<Decimal> ParseDecimal(absl::string_view text) {
+  return ParseDecimalWithin(text, kExponentMax);
 }
 
 int Compare(const Decimal& a, const Decimal& b) {
@@ -204,7 +226,9 @@ absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only,
   // Allows the digits that readers keep (a 64-bit integer 18, a double 17) and those that the
   // bounds need.
   size_t whole_digits = whole ? 18 : 17, fraction_digits = 17;
-  for (const NumberBound& bound : range.bounds) {
+  std::vector<NumberBound> bounds;
+  for (const NumberBound& exact : range.bounds) {
+    const NumberBound& bound = bounds.emplace_back(whole ? exact : ForDoubles(exact));
     whole_digits = std::max(whole_digits, bound.value.whole.size());
     fraction_digits = std::max(fraction_digits, bound.value.fraction.size() + 1);
   }
@@ -213,7 +237,7 @@ absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only,
                                                     "})(\\.[0-9]{1,", fraction_digits, "})?");
   ASSIGN_OR_RETURN(const RegexNode shape, ParseRegex(numerals, budget));
   ASSIGN_OR_RETURN(CharDfa dfa, CompileRegex(shape, RegexMode::kWhole, budget));
-  for (const NumberBound& bound : range.bounds) {
+  for (const NumberBound& bound : bounds) {
     ASSIGN_OR_RETURN(dfa, Intersect(dfa, BoundAutomaton(bound).Build(), budget));
   }
   for (const int64_t divisor : range.multiples) {

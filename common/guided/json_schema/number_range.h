@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/guided/char_dfa.h"
 #include "common/guided/json_schema/document.h"
 
@@ -24,6 +25,8 @@ struct Decimal {
 };
 // Errors: kInvalidArgument when the number is too large or too small to write without an exponent.
 absl::StatusOr<Decimal> ToDecimal(const Json& number);
+// `text`: as JSON writes numbers.
+absl::StatusOr<Decimal> ParseDecimal(absl::string_view text);
 // -1, 0 or 1.
 int Compare(const Decimal& a, const Decimal& b);
 
@@ -44,8 +47,9 @@ struct NumberRange {
 };
 
 // The automaton of the numerals in `range`, written without an exponent. It accepts integers only
-// when `integers_only` holds or `range` has multiples. Errors: kInvalidArgument when it exceeds the
-// budget or the bounds of char_dfa.h.
+// when `integers_only` holds or `range` has multiples. Otherwise a reader may keep numbers as
+// doubles, so under an exclusive bound it accepts no numeral that the bound's double is nearest to.
+// Errors: kInvalidArgument when it exceeds the budget or the bounds of char_dfa.h.
 absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only,
                                   CompileBudget& budget);
 
