@@ -1,6 +1,7 @@
 #include "common/guided/json_schema/document.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -64,20 +65,30 @@ bool FindPath(const Json& at, const Json* wanted, std::string& path) {
   return false;
 }
 
-void FindAnchors(const Json& at, absl::flat_hash_map<std::string, const Json*>& anchors) {
-  if (at.is_object()) {
-    for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
-      const auto anchor = at.find(keyword);
-      if (anchor != at.end() && anchor->is_string()) {
-        anchors.emplace(anchor->get<std::string>(), &at);
-      }
+// Keywords whose values are objects of schemas, by names of the client's.
+constexpr std::array<absl::string_view, 4> kMaps = {"properties", "patternProperties", "$defs",
+                                                    "definitions"};
+// Keywords whose values are data.
+constexpr std::array<absl::string_view, 4> kData = {"enum", "const", "examples", "default"};
+
+bool IsOneOf(const std::array<absl::string_view, 4>& keywords, absl::string_view key) {
+  return std::find(keywords.begin(), keywords.end(), key) != keywords.end();
+}
+
+// `is_map`: `at` is the value of one of kMaps.
+void FindAnchors(const Json& at, bool is_map,
+                 absl::flat_hash_map<std::string, const Json*>& anchors) {
+  if (!at.is_structured()) return;
+  const bool is_schema = at.is_object() && !is_map;
+  for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
+    const auto anchor = is_schema ? at.find(keyword) : at.end();
+    if (anchor != at.end() && anchor->is_string()) {
+      anchors.emplace(anchor->get<std::string>(), &at);
     }
   }
-  if (!at.is_structured()) return;
   for (const auto& [key, value] : at.items()) {
-    if (key != "enum" && key != "const" && key != "examples" && key != "default") {
-      FindAnchors(value, anchors);
-    }
+    if (is_schema && IsOneOf(kData, key)) continue;
+    FindAnchors(value, is_schema && value.is_object() && IsOneOf(kMaps, key), anchors);
   }
 }
 
@@ -142,7 +153,7 @@ absl::StatusOr<std::unique_ptr<Document>> Document::Parse(absl::string_view text
       document->id_ = std::string(absl::StripSuffix(id->get<std::string>(), "#"));
     }
   }
-  FindAnchors(root, document->anchors_);
+  FindAnchors(root, /*is_map=*/false, document->anchors_);
   return document;
 }
 

@@ -110,6 +110,23 @@ TEST(JsonSchema, UnevaluatedTrueDemandsNothing) {
   EXPECT_FALSE(acceptor->Accepts(R"({"a":1,"b":2})"));
 }
 
+// Names of members that are keywords elsewhere.
+TEST(JsonSchema, AnchorsAreFoundBelowMembersOfAnyName) {
+  for (const char* name : {"const", "enum", "default", "examples", "properties"}) {
+    const auto acceptor = Acceptor::Create(
+        request::GuidedParams::Kind::kJsonSchema,
+        absl::StrCat(R"({"properties":{")", name,
+                     R"(":{"$anchor":"A","const":1},"b":{"$ref":"#A"}},"required":["b"],)",
+                     R"("additionalProperties":false})"));
+    ASSERT_TRUE(acceptor.ok()) << acceptor.status();
+    EXPECT_TRUE(acceptor->Accepts(R"({"b":1})"));
+    EXPECT_FALSE(acceptor->Accepts(R"({"b":2})"));
+  }
+  const auto data = Acceptor::Create(request::GuidedParams::Kind::kJsonSchema,
+                                     R"({"const":{"$anchor":"A"},"anyOf":[{"$ref":"#A"}]})");
+  EXPECT_THAT(data.status().message(), ::testing::HasSubstr("no such $anchor"));
+}
+
 TEST(JsonSchema, APatternIsNotTakenForAFormat) {
   const auto acceptor =
       Acceptor::Create(request::GuidedParams::Kind::kJsonSchema,
