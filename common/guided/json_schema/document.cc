@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "common/base/json_text.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
+#include "common/guided/json_schema/number_range.h"
 
 namespace tandem::guided::json_schema {
 namespace {
@@ -92,6 +94,88 @@ void FindAnchors(const Json& at, bool is_map,
   }
 }
 
+// Builds the value that a text is. In the place of an integer that neither 64 bits nor a double
+// hold, it puts the integer's text as a binary value, which JSON cannot have.
+class Reader : public nlohmann::json_sax<Json> {
+ public:
+  Json& root() { return root_; }
+  bool has_inexact() const { return has_inexact_; }
+
+  bool null() override { return Put(nullptr); }
+  bool boolean(bool value) override { return Put(value); }
+  bool number_integer(number_integer_t value) override { return Put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Put(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    if (text.find_first_of(".eE") != text.npos || IsText(value, text)) return Put(value);
+    has_inexact_ = true;
+    return Put(Json::binary({text.begin(), text.end()}));
+  }
+  bool string(string_t& value) override { return Put(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override { return Open(Json::object()); }
+  bool key(string_t& value) override {
+    key_ = std::move(value);
+    return true;
+  }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t) override { return Open(Json::array()); }
+  bool end_array() override { return Close(); }
+  bool parse_error(size_t, const std::string&, const Json::exception&) override { return false; }
+
+ private:
+  // Whether `value` is written as the integer `text`.
+  static bool IsText(double value, const std::string& text) {
+    const auto written = ToDecimal(value), wanted = ParseDecimal(text);
+    return written.ok() && wanted.ok() && Compare(*written, *wanted) == 0;
+  }
+
+  // Where the next value goes.
+  Json& Place() {
+    if (open_.empty()) return root_;
+    if (open_.back()->is_object()) return (*open_.back())[key_];
+    open_.back()->push_back(nullptr);
+    return open_.back()->back();
+  }
+  bool Put(Json value) {
+    Place() = std::move(value);
+    return true;
+  }
+  bool Open(Json value) {
+    Json& place = Place();
+    place = std::move(value);
+    open_.push_back(&place);
+    return true;
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  Json root_;
+  std::vector<Json*> open_;  // Bound: kDepthMax
+  std::string key_;
+  bool has_inexact_ = false;
+};
+
+// Puts the nearest double in the place of each text that a Reader left, and notes the text for it
+// and for each value around it. Returns a text that is in `at`; empty when there is none.
+std::string NoteInexact(Json& at, absl::flat_hash_map<const Json*, std::string>& inexact) {
+  std::string text;
+  if (at.is_binary()) {
+    double nearest = 0;
+    text.assign(at.get_binary().begin(), at.get_binary().end());
+    static_cast<void>(absl::SimpleAtod(text, &nearest));  // the parser has read it as a number
+    at = nearest;
+  } else if (at.is_structured()) {
+    for (Json& value : at) {
+      std::string inner = NoteInexact(value, inexact);
+      if (text.empty()) text = std::move(inner);
+    }
+  }
+  if (!text.empty()) inexact.emplace(&at, text);
+  return text;
+}
+
 // Decodes the percent-escapes of a URI's fragment.
 std::string Unescape(absl::string_view text) {
   std::string out;
@@ -140,9 +224,13 @@ absl::StatusOr<std::unique_ptr<Document>> Document::Parse(absl::string_view text
                                                           CompileBudget& budget) {
   RETURN_IF_ERROR(CheckShape(text, budget));
   auto document = std::make_unique<Document>();
-  document->root_ = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  Reader reader;
+  if (!Json::sax_parse(text.begin(), text.end(), &reader)) {
+    return absl::InvalidArgumentError("json_schema: is not valid JSON");
+  }
+  document->root_ = std::move(reader.root());
+  if (reader.has_inexact()) NoteInexact(document->root_, document->inexact_);
   const Json& root = document->root_;
-  if (root.is_discarded()) return absl::InvalidArgumentError("json_schema: is not valid JSON");
   if (!root.is_object() && !root.is_boolean()) {
     return absl::InvalidArgumentError(
         absl::StrCat("json_schema: expected an object, got ", root.type_name()));

@@ -36,6 +36,12 @@ class Document {
   // The schema that a $ref names. Errors: kInvalidArgument when it is in another document, or does
   // not exist; or that the budget is exceeded.
   absl::StatusOr<const Json*> Resolve(const std::string& reference, CompileBudget& budget) const;
+  // The text of an integer in `value` that has more than 64 bits, and that is not the one that a
+  // double holds, so that `value` does not tell it. Empty when there is none.
+  absl::string_view InexactInteger(const Json& value) const {
+    const auto it = inexact_.find(&value);
+    return it == inexact_.end() ? absl::string_view() : it->second;
+  }
   // The place of a node, such as "#/properties/name", for messages.
   std::string PathOf(const Json& node) const;
   // kInvalidArgument: "json_schema: PATH: KEYWORD: WHAT".
@@ -45,6 +51,8 @@ class Document {
   Json root_;
   std::string id_;
   absl::flat_hash_map<std::string, const Json*> anchors_;
+  // By the integer, and by each value around one. Bound: the document's values.
+  absl::flat_hash_map<const Json*, std::string> inexact_;
 };
 
 }  // namespace tandem::guided::json_schema

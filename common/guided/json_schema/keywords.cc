@@ -162,6 +162,12 @@ absl::StatusOr<bool> Flattener::ReadTypeOrValues(const Json& schema, const std::
   }
   if (key != "enum" && key != "const") return false;
   if (key == "enum" && !value.is_array()) return document_.Error(schema, key, "expected an array");
+  if (const absl::string_view text = document_.InexactInteger(value); !text.empty()) {
+    return document_.Error(schema, key,
+                           absl::StrCat(Shown(text),
+                                        ": expected an integer of at most 64 bits, "
+                                        "or one that a double holds exactly"));
+  }
   Flat own;
   own.values.emplace();
   if (key == "const") {
@@ -180,7 +186,8 @@ absl::StatusOr<bool> Flattener::ReadNumberKeyword(const Json& schema, const std:
   const bool maximum = key == "maximum" || key == "exclusiveMaximum";
   if (!minimum && !maximum && key != "multipleOf") return false;
   if (!value.is_number()) return document_.Error(schema, key, "expected a number");
-  auto decimal = ToDecimal(value);
+  const absl::string_view exact = document_.InexactInteger(value);
+  const auto decimal = exact.empty() ? ToDecimal(value) : ParseDecimal(exact);
   if (!decimal.ok()) return document_.Error(schema, key, decimal.status().message());
   if (key != "multipleOf") {
     flat.numbers.bounds.push_back(
@@ -225,6 +232,8 @@ absl::StatusOr<bool> Flattener::ReadStringKeyword(const Json& schema, const std:
   }
   SharedDfa& dfa = dfas_[absl::StrCat(kFormatKey, text)];
   if (dfa == nullptr) {
+    auto pattern = FormatPattern(text);
+    if (!pattern.ok()) return document_.Error(schema, key, pattern.status().message());
     ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(*pattern, budget_));
     ASSIGN_OR_RETURN(CharDfa compiled, CompileRegex(regex, RegexMode::kWhole, budget_));
     dfa = std::make_shared<const CharDfa>(std::move(compiled));
@@ -232,8 +241,6 @@ absl::StatusOr<bool> Flattener::ReadStringKeyword(const Json& schema, const std:
   flat.texts.push_back(dfa);
   return true;
 }
-    auto pattern = FormatPattern(text);
-    if (!pattern.ok()) return document_.Error(schema, key, pattern.status().message());
 
 absl::StatusOr<bool> Flattener::ReadArrayKeyword(const Json& schema, const std::string& key,
                                                  const Json& value, Flat& flat) {

@@ -136,5 +136,45 @@ TEST(Numbers, AnExclusiveBoundLeavesWhatItDoesNotForbid) {
   EXPECT_FALSE(integers.Accepts("9007199254740993"));
 }
 
+TEST(Numbers, ABoundOfAnySizeIsTheOneThatIsWritten) {
+  ASSERT_OK_AND_ASSIGN(
+      const Acceptor above,
+      Acceptor::Create(kJsonSchema, R"({"type":"integer","minimum":18446744073709551617})"));
+  EXPECT_FALSE(above.Accepts("18446744073709551616"));
+  EXPECT_TRUE(above.Accepts("18446744073709551617"));
+  ASSERT_OK_AND_ASSIGN(
+      const Acceptor below,
+      Acceptor::Create(kJsonSchema, R"({"type":"number","maximum":-123456789012345678901})"));
+  EXPECT_FALSE(below.Accepts("-123456789012345678900"));
+  EXPECT_TRUE(below.Accepts("-123456789012345678901"));
+  const std::string digits(60, '7');
+  EXPECT_THAT(
+      Acceptor::Create(kJsonSchema, absl::StrCat(R"({"maximum":)", digits, "}")).status().message(),
+      HasSubstr(absl::StrCat("#: maximum: ", digits, ": expected a number between")));
+}
+
+TEST(Numbers, ValuesThatNothingHoldsAreRefusedByName) {
+  const std::string large = "123456789012345678901234567890";
+  for (const auto& [schema, place] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"const":N})", "#: const: N: expected"},
+           {R"({"properties":{"a":{"const":-N}}})", "#/properties/a: const: -N: expected"},
+           {R"({"enum":[1,{"a":[2,N]}]})", "#: enum: N: expected"}}) {
+    const auto named = [&](const std::string& text) {
+      return absl::StrReplaceAll(text, {{"N", large}});
+    };
+    const auto refused = Acceptor::Create(kJsonSchema, named(schema));
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << schema;
+    EXPECT_THAT(refused.status().message(), HasSubstr(named(place)));
+  }
+  for (const char* held : {"100000000000000000000", "18446744073709551615", "-9223372036854775808",
+                           "18446744073709552000"}) {
+    ASSERT_OK_AND_ASSIGN(const Acceptor acceptor,
+                         Acceptor::Create(kJsonSchema, absl::StrCat(R"({"const":)", held, "}")));
+    EXPECT_TRUE(acceptor.Accepts(held)) << held;
+  }
+  // An annotation restricts nothing.
+  EXPECT_OK(Acceptor::Create(kJsonSchema, absl::StrCat(R"({"default":)", large, "}")).status());
+}
+
 }  // namespace
 }  // namespace tandem::guided
