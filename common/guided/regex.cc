@@ -136,7 +136,9 @@ class Parser {
       } else {
         return node;
       }
-      if (!Take("?")) Take("+");
+      if (!Take("?") && Peek() == '+') {
+        return Error("possessive quantifiers (a + after *, +, ? or {}) are not supported");
+      }
       RegexNode repeat{.kind = Kind::kRepeat, .min = min, .max = max};
       repeat.children.push_back(std::move(node));
       node = std::move(repeat);
@@ -145,7 +147,8 @@ class Parser {
     return node;
   }
 
-  // Reads {n}, {n,}, {,m} or {n,m}. False, and nothing is read, when the brace begins none of them.
+  // Reads {n}, {n,} or {n,m}. False, and nothing is read, when the brace begins none of them. PCRE
+  // and Python read {,m} as {0,m}, RE2 and ECMA-262 as text.
   absl::StatusOr<bool> Count(int32_t& min, int32_t& max) {
     const size_t start = at_++;
     const std::optional<int64_t> low = Number();
@@ -155,7 +158,8 @@ class Parser {
       at_ = start;
       return false;
     }
-    const int64_t first = low.value_or(0);
+    if (!low.has_value()) return Error("{,m} is not supported; {0,m} is");
+    const int64_t first = *low;
     const int64_t last = comma ? high.value_or(kUnbounded) : first;
     if (first > kRepeatMax || last > kRepeatMax) {
       return Error(absl::StrCat("a repetition of more than ", kRepeatMax));
@@ -209,7 +213,8 @@ class Parser {
     for (const char* look : {"?=", "?!", "?<=", "?<!"}) {
       if (Take(look)) return Error(absl::StrCat("look-around (", look, " is not supported"));
     }
-    if (Take("?:") || Take("?>")) return absl::OkStatus();
+    if (Take("?>")) return Error("atomic groups (?> are not supported");
+    if (Take("?:")) return absl::OkStatus();
     if (Take("?i:")) {
       ignore_case_ = true;
       return absl::OkStatus();
@@ -307,6 +312,9 @@ class Parser {
       case 'e':
         return 0x1B;
       case '0':
+        if (absl::ascii_isdigit(Peek())) {
+          return Error("octal escapes are not supported; \\xHH and \\uHHHH are");
+        }
         return 0;
       case 'b':
         if (in_class) return '\b';

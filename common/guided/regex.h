@@ -1,8 +1,9 @@
 // Parses regular expressions into trees. The syntax is the part of RE2, PCRE and ECMA-262 that
 // describes regular languages: literals, ., [...], \d \w \s and their complements, \p{L} and \p{N},
-// groups of every kind that does not look around, |, * + ? {n,m} (lazy and possessive marks do not
+// groups that capture, have a name or are (?:...), |, * + ? {n} {n,} {n,m} (a lazy mark does not
 // change the language), ^ $ \A \z \Z, \xHH \x{...} \uHHHH \u{...}, (?i). The parser rejects
-// backreferences, look-around, word boundaries, recursion and conditionals, and names them.
+// backreferences, look-around, atomic groups, possessive quantifiers, word boundaries, octal
+// escapes, recursion and conditionals, and names them.
 // Thread safety: plain values and pure functions.
 #pragma once
 

@@ -147,6 +147,14 @@ TEST(Regex, RefusesByName) {
       {"(?:.{1000}){1000}", "states"},
       {"(a|b)*a(a|b){30}", "states"},
       {"\\k<x>", "backreferences"},
+      {"(?>a|ab)c", "atomic groups"},
+      {"a*+a", "at byte 2: possessive"},
+      {"a++", "possessive"},
+      {"a?+", "possessive"},
+      {"a{2}+", "possessive"},
+      {"a{,2}", "{,m} is not supported"},
+      {"\\012", "octal escapes"},
+      {"[\\07]", "octal escapes"},
       {"((((){100000}){100000}){100000}){100000}", "steps"}};
   for (const auto& [pattern, what] : cases) {
     const auto acceptor = Acceptor::Create(kRegex, pattern);
