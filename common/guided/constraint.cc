@@ -186,7 +186,7 @@ absl::Status Matcher::Read(TokenId token, uint64_t& work) {
 
 absl::Status Matcher::TakeMask(std::shared_ptr<const TokenMask> mask) {
   mask_ = std::move(mask);
-  const bool ends_allowed = !rules_.ignore_eos && tokens_ + 1 >= rules_.min_tokens;
+  const bool ends_allowed = !rules_.ignore_eos && tokens_ >= rules_.min_tokens;
   if (may_end() && !rules_.eos_token_ids.empty() && (ends_allowed || mask_->count == 0)) {
     auto with_ends = std::make_shared<TokenMask>(*mask_);
     for (const TokenId token : rules_.eos_token_ids) {

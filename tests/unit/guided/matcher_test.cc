@@ -55,6 +55,11 @@ TEST(Matcher, AllowsTheEndExactlyWhenTheRulesSay) {
   Read(patient, "b");
   EXPECT_TRUE(patient.complete());
   EXPECT_TRUE(Allows(patient, kEnd));
+  Matcher counting(NewConstraint(Kind::kRegex, "a*"), {.eos_token_ids = {kEnd}, .min_tokens = 3});
+  Read(counting, "aa");
+  EXPECT_FALSE(Allows(counting, kEnd));
+  Read(counting, "a");
+  EXPECT_TRUE(Allows(counting, kEnd));
   Matcher endless(constraint, {.eos_token_ids = {kEnd}, .ignore_eos = true});
   Read(endless, "a");
   EXPECT_FALSE(Allows(endless, kEnd));
