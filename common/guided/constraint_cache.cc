@@ -42,7 +42,8 @@ std::optional<absl::StatusOr<std::shared_ptr<Constraint>>> ConstraintCache::Find
   absl::MutexLock lock(&mutex_);
   if (const auto it = index_.find(params); it != index_.end()) {
     entries_.splice(entries_.begin(), entries_, it->second);
-    return it->second->second;
+    EvictOld();  // looks at kConstraintsMax figures; never evicts the first entry
+    return entries_.front().second;
   }
   if (const auto it = errors_.find(params); it != errors_.end()) return it->second;
   return std::nullopt;
@@ -52,7 +53,7 @@ void ConstraintCache::EvictOld() {
   size_t bytes = 0, count = 0;
   for (auto it = entries_.begin(); it != entries_.end();) {
     bytes += it->second->bytes();
-    if (++count == 1 || (count <= kConstraintsMax && bytes <= kBytesMax)) {
+    if (++count == 1 || (count <= kConstraintsMax && bytes <= bytes_max_)) {
       ++it;
       continue;
     }

@@ -1,6 +1,7 @@
 // A cache of compiled constraints, keyed by the request's parameters. It compiles each constraint
 // once and shares it among all sequences that use it. It evicts the least recently used constraints
-// when there are too many or they use too much memory.
+// when there are too many or they use too much memory: kConstraintsMax, and kBytesMax or the one
+// that is in use. Sequences that hold an evicted constraint keep it.
 // Thread safety: any thread. Two threads may compile the same constraint at once; the cache keeps
 // one result.
 // Owner: a node's process owns a ConstraintCache, a router's model assets a ConstraintChecker.
@@ -26,13 +27,15 @@ class ConstraintCache {
   static constexpr size_t kConstraintsMax = 64;
   static constexpr size_t kBytesMax = size_t{512} << 20;
 
-  explicit ConstraintCache(std::shared_ptr<const Vocabulary> vocabulary)
-      : vocabulary_(std::move(vocabulary)) {}
+  explicit ConstraintCache(std::shared_ptr<const Vocabulary> vocabulary,
+                           size_t bytes_max = kBytesMax)
+      : vocabulary_(std::move(vocabulary)), bytes_max_(bytes_max) {}
 
   // Returns the compiled constraint. REQUIRES: params.any(). Errors: those of Compile and
   // Constraint::Try.
   absl::StatusOr<std::shared_ptr<Constraint>> Get(const request::GuidedParams& params);
-  // The same if the cache has it, or the error, already; compiles nothing.
+  // The same if the cache has it, or the error, already; compiles nothing. The others may be
+  // evicted, because constraints grow while they are used.
   std::optional<absl::StatusOr<std::shared_ptr<Constraint>>> Find(
       const request::GuidedParams& params);
 
@@ -43,6 +46,7 @@ class ConstraintCache {
   void EvictOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
+  const size_t bytes_max_;
   absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<request::GuidedParams, Entries::iterator> index_ ABSL_GUARDED_BY(mutex_);

@@ -190,5 +190,33 @@ TEST(ConstraintCache, CompilesOnceAndStaysBounded) {
   for (int i = 0; i < 1000; ++i) EXPECT_OK(checker.Check(regex(i)));
 }
 
+// Constraints grow after they were cached.
+TEST(ConstraintCache, FindEvictsWhatHasGrown) {
+  const request::GuidedParams large = {.kind = Kind::kRegex, .text = "[b-y]{0,9000}z"};
+  const request::GuidedParams small = {.kind = Kind::kRegex, .text = "a"};
+  constexpr size_t kRoom = size_t{8} << 20;
+  ConstraintCache cache(Bytes(), kRoom);
+  ASSERT_OK_AND_ASSIGN(const auto grows, cache.Get(large));
+  ASSERT_OK(cache.Get(small).status());
+  ASSERT_TRUE(cache.Find(large).has_value());
+  ASSERT_TRUE(cache.Find(small).has_value());
+  Matcher matcher(grows, {.eos_token_ids = {kEnd}});
+  for (int i = 0; i < 9000 && grows->bytes() <= kRoom; ++i) {
+    for (const char c : {'b', 'c', 'y'}) {
+      Matcher branch = matcher;
+      ASSERT_OK(branch.Advance(c));
+    }
+    Read(matcher, "b");
+  }
+  ASSERT_GT(grows->bytes(), kRoom);
+  EXPECT_TRUE(cache.Find(large).has_value());  // the one that is in use stays
+  EXPECT_FALSE(cache.Find(small).has_value());
+  ASSERT_OK(cache.Get(small).status());
+  EXPECT_FALSE(cache.Find(large).has_value());
+  EXPECT_TRUE(cache.Find(small).has_value());
+  Read(matcher, "z");  // its sequence keeps it
+  EXPECT_TRUE(matcher.complete());
+}
+
 }  // namespace
 }  // namespace tandem::guided
