@@ -53,10 +53,20 @@ std::string Email() {
   return absl::StrCat(atom, "(?:\\.", atom, ")*@", Label(), "(?:\\.", Label(), ")*");
 }
 
-// RFC 3986's form: a scheme, then characters that a URI may contain.
+// RFC 3986's form: a scheme, an authority with a host's name or IPv4 address, a path, a query and a
+// fragment. Something follows the scheme.
 std::string Uri() {
-  const std::string character = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})";
-  return absl::StrCat("[A-Za-z][A-Za-z0-9+.-]*:(?://)?", character, "+(?:#", character, "*)?");
+  const auto characters = [](absl::string_view more) {
+    return absl::StrCat("(?:[A-Za-z0-9._~!$&'()*+,;=", more, "-]|%[0-9A-Fa-f]{2})");
+  };
+  const std::string authority =
+      absl::StrCat("(?:", characters(":"), "*@)?", characters(""), "*(?::\\d*)?");
+  const std::string segment = characters(":@"), rest = absl::StrCat(characters(":@/?"), "*");
+  const std::string segments = absl::StrCat("(?:/", segment, "*)*");
+  const std::string path =
+      absl::StrCat("(?://", authority, segments, "|/?", segment, "+", segments, "|/)");
+  return absl::StrCat("[A-Za-z][A-Za-z0-9+.-]*:(?:", path, "(?:\\?", rest, ")?|\\?", rest, ")(?:#",
+                      rest, ")?");
 }
 
 // ISO 8601 durations, as RFC 3339's appendix A defines them.

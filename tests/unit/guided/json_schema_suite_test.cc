@@ -137,6 +137,18 @@ TEST(JsonSchema, APatternIsNotTakenForAFormat) {
   EXPECT_FALSE(acceptor->Accepts(R"(["2026-01-02","2026-01-02"])"));
 }
 
+TEST(JsonSchema, UrisHaveOneAuthority) {
+  const auto acceptor = Acceptor::Create(request::GuidedParams::Kind::kJsonSchema,
+                                         R"({"type":"string","format":"uri"})");
+  ASSERT_TRUE(acceptor.ok()) << acceptor.status();
+  for (const char* uri : {"http://a@b:80/c//d?e?f/g#h/?", "file:///a", "a:/b", "a:b:c@d/e", "a:?b",
+                          "a://@:", "a:%20", "http://a:b@c"})
+    EXPECT_TRUE(acceptor->Accepts(absl::StrCat("\"", uri, "\""))) << uri;
+  for (const char* uri : {"http://a@b@c:zz", "http://a@b@c", "http://a:zz", "http://a:1:2",
+                          "a:", "a:b#c#d", "a:%2", "//a", "http://[::1]/"})
+    EXPECT_FALSE(acceptor->Accepts(absl::StrCat("\"", uri, "\""))) << uri;
+}
+
 TEST(JsonSchemaSuite, AcceptsExactlyValidInstancesAndNamesUnsupportedKeywords) {
   std::ifstream in(testing::GoldenPath("guided/json_schema_suite.jsonl"));
   ASSERT_TRUE(in.good());
