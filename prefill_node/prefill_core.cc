@@ -165,7 +165,7 @@ void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
                   .lent_units = std::max(0, command.lent_units()),
                   .fetch_declined = command.fetch_blocks() > 0 && waited == nullptr,
                   .fetched = waited != nullptr ? waited->fetched : std::nullopt,
-                  .progressed = deadline - time_allowed};
+                  .wait = resources_.borrower().BeginWait(deadline - time_allowed)};
   const auto it = exports_.emplace(ledger_.NewExport(), std::move(exported)).first;
   legs_.emplace(key, it);
   by_sequence_.emplace(*sequence, it);
@@ -342,9 +342,9 @@ bool PrefillCore::IsStalled(Export& exported, absl::Time now) const {
       (sequence.remaining() == 0 || node::RowsHeld(sequence, scheduler_.spec()) <= 0);
   if (!waits || progress != exported.progress) {
     exported.progress = progress;
-    exported.progressed = now;
+    exported.wait = resources_.borrower().BeginWait(now);
   }
-  return now - exported.progressed > kStalledMax;
+  return resources_.borrower().IsTooLong(exported.wait, kStalledMax, now);
 }
 
 // A block is complete when its last row is computed; the prompt's last block when the prompt is.

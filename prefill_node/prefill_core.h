@@ -98,10 +98,10 @@ class PrefillCore final : public node::NodeCore {
     std::optional<v1::FetchedKv> fetched;
     // Of a prompt that is computed while units of it are still to be lent.
     std::optional<v1::GeneratedToken> first_token;
-    // Of a prompt that lends: the tokens that were computed and the units that were lent, and when
-    // that was.
+    // Of a prompt that lends: the tokens that were computed and the units that were lent, and the
+    // wait for more.
     std::pair<int64_t, int32_t> progress;
-    absl::Time progressed;
+    node::Borrower::Wait wait;
   };
   using Exports = std::map<ExportId, Export>;
   // Blocks that the running step completes.

@@ -258,9 +258,11 @@ void Borrower::ReturnEnded(absl::Time now) {
 }
 
 void Borrower::BeforeStep(absl::Time now) {
+  ++plans_;
   if (!enabled_) return;
   ReturnEnded(now);
   UseReady(now);
+  DropLate(/*ready=*/true, now);
   UseHome(now);
   step_blocks_ = BlocksBeforeStep(now);
   for (auto& [id, loan] : loans_) PushSome(loan);
@@ -277,22 +279,40 @@ void Borrower::OnTick(absl::Time now) {
   if (!enabled_) return;
   ReturnSplitLoans(now);
   EndStalledRebuilds(now);
+  // A loan may have become ready during a step that took longer than its time.
+  DropLate(/*ready=*/false, now);
+}
+
+void Borrower::DropLate(bool ready, absl::Time now) {
   for (auto it = loans_.begin(); it != loans_.end();) {
     const auto loan = it++;
-    if (loan->second.state == State::kUsed || loan->second.deadline > now) continue;
+    const State state = loan->second.state;
+    if (state == State::kUsed || (state == State::kReady) != ready || loan->second.deadline > now)
+      continue;
     if (!loan->second.replaces.has_value() && !loan->second.taken_over && !loan->second.regains)
       ask_after_ = now + kAfterRefusal;
-    if (loan->second.state == State::kSending)
-      sent_units_max_ = std::max(1, loan->second.units.size() / 2);
+    if (state == State::kSending) sent_units_max_ = std::max(1, loan->second.units.size() / 2);
     Drop(loan, "it took too long");
   }
 }
 
+void Borrower::AfterPlan(bool progress, absl::Time now) {
+  if (progress || scheduler_.running().empty())
+    starved_.reset();
+  else if (!starved_.has_value())
+    starved_ = BeginWait(now);
+}
+
 std::vector<SequenceId> Borrower::TakeStarved(absl::Time now) {
-  if (!enabled_ || now - last_progress_ < kStarvedMax) return {};
-  last_progress_ = now;
-  if (scheduler_.running().empty()) return {};
-  return {scheduler_.running().rbegin()->second->id};
+  if (!enabled_ || !starved_.has_value() || !IsTooLong(*starved_, kStarvedMax, now)) return {};
+  starved_ = BeginWait(now);
+  // Those that sit out wait for something else than memory.
+  const auto& running = scheduler_.running();
+  const auto last = std::find_if(running.rbegin(), running.rend(), [](const auto& entry) {
+    return !entry.second->sits_out() && entry.second->remaining() > 0;
+  });
+  if (last == running.rend()) return {};
+  return {last->second->id};
 }
 
 // ---- losing

@@ -89,6 +89,9 @@ class Borrower {
   static constexpr absl::Duration kRebuildStalledMax = absl::Seconds(3);
   // Sequences that no step has computed for so long, because no node lends, end.
   static constexpr absl::Duration kStarvedMax = absl::Seconds(10);
+  // Nothing counts as stalled or starved before so many steps were planned meanwhile: loans get on
+  // between two steps only, and a step may take longer than the times above.
+  static constexpr int64_t kStalledPlansMin = 8;
 
   // `scheduler` and `ledger` outlive it. Not `enabled`: it never asks.
   Borrower(SequenceScheduler& scheduler, NodeLedger& ledger, bool enabled)
@@ -97,7 +100,7 @@ class Borrower {
   // The node begins a role. REQUIRES: idle().
   void OnRoleBegun() {
     plan_ = {};
-    last_progress_ = absl::InfiniteFuture();
+    starved_.reset();
   }
   void OnRouterJoined(RouterKey router) { routers_.push_back(router); }
   void OnRouterLost(RouterKey router);
@@ -128,12 +131,20 @@ class Borrower {
   // Before each PlanStep, with no step running.
   void BeforeStep(absl::Time now);
   // Whether that PlanStep planned something, or had nothing to do.
-  void AfterPlan(bool progress, absl::Time now) {
-    if (progress || scheduler_.size() == 0) last_progress_ = now;
-  }
+  void AfterPlan(bool progress, absl::Time now);
   void OnTick(absl::Time now);
   // The sequence that cannot go on because it gets no memory, if there is one: the core ends it.
   std::vector<SequenceId> TakeStarved(absl::Time now);
+  // A wait that begins now.
+  struct Wait {
+    absl::Time since;
+    int64_t plans = 0;  // that there were before it
+  };
+  Wait BeginWait(absl::Time now) const { return {now, plans_}; }
+  // Whether it has taken `most`, and kStalledPlansMin steps were planned meanwhile.
+  bool IsTooLong(const Wait& wait, absl::Duration most, absl::Time now) const {
+    return now - wait.since >= most && plans_ - wait.plans >= kStalledPlansMin;
+  }
 
   // Of running sequences, whole units: other nodes could keep them.
   int64_t blocks_lendable() const;
@@ -235,6 +246,8 @@ class Borrower {
   // Sends what is left of the step's blocks.
   void PushSome(Loan& loan);
   void UseReady(absl::Time now);
+  // Drops loans whose time is over before they were used: those that are ready, or the others.
+  void DropLate(bool ready, absl::Time now);
   void ReturnEnded(absl::Time now);
   void ReturnSplitLoans(absl::Time now);
   void EndStalledRebuilds(absl::Time now);
@@ -304,7 +317,7 @@ class Borrower {
   std::deque<std::pair<LoanId, absl::Time>> split_loans_kept_;
   struct Reached {
     int64_t place = 0;
-    absl::Time since;
+    Wait wait;
   };
   // How far sequences that compute lost units were, and since when. Bound: the sequences.
   std::map<SequenceId, Reached> rebuilds_;
@@ -325,7 +338,9 @@ class Borrower {
     absl::Time until = absl::InfinitePast();
   } plan_;
   absl::Time keep_until_ = absl::InfinitePast();  // what is lent stays, unless it is recalled
-  absl::Time last_progress_ = absl::InfiniteFuture();
+  // Since sequences run of which no step computes any.
+  std::optional<Wait> starved_;
+  int64_t plans_ = 0;  // steps that were planned
   uint64_t next_loan_ = 1;
 };
 

@@ -235,8 +235,9 @@ void Borrower::EndStalledRebuilds(absl::Time now) {
     const auto before = rebuilds_.find(sequence->id);
     const bool waits = before != rebuilds_.end() && before->second.place == place && !sends &&
                        !sequence->awaits_constraint();
-    rebuilds[sequence->id] = waits ? before->second : Reached{place, now};
-    if (waits && now - before->second.since >= kRebuildStalledMax) stalled.push_back(sequence->id);
+    rebuilds[sequence->id] = waits ? before->second : Reached{place, BeginWait(now)};
+    if (waits && IsTooLong(before->second.wait, kRebuildStalledMax, now))
+      stalled.push_back(sequence->id);
   }
   rebuilds_.swap(rebuilds);
   for (const SequenceId id : stalled) {

@@ -367,6 +367,34 @@ TEST_F(SplitPromptTest, WithoutACreditorThePromptIsGivenUpAndTheLeaseStands) {
   EXPECT_EQ(core_->load().blocks_used(), 0);
 }
 
+// Loans get on between two steps only, and a step of another prompt may be longer than the wait.
+TEST_F(SplitPromptTest, ALongStepDoesNotEndAPromptThatWaitsForACreditor) {
+  Send(Prefill(kLentUnits));
+  for (int i = 0; i < 50; ++i) {
+    const bool computes = !core_->PlanStep(now_).empty();
+    Take();
+    if (!computes) break;
+    for (int layer = 0; layer < kLayers; ++layer) core_->OnLayerDone(layer);
+    core_->OnStepDone(std::vector<engine::SampledToken>(), now_);
+    Take();
+  }
+  ASSERT_FALSE(wanted_.empty());
+  core_->OnTick(now_);
+  Take();
+  now_ += absl::Seconds(6);
+  core_->OnTick(now_);
+  Take();
+  EXPECT_FALSE(failed_.has_value());
+  for (int64_t i = 0; i < node::Borrower::kStalledPlansMin; ++i) {
+    core_->PlanStep(now_);
+    Take();
+  }
+  core_->OnTick(now_);
+  Take();
+  ASSERT_TRUE(failed_.has_value());
+  EXPECT_EQ(failed_->status().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+}
+
 TEST_F(SplitPromptTest, ALostCreditorEndsTheLease) {
   Send(Prefill(/*lent_units=*/3, /*prompt=*/100));
   uint64_t loan = 0;
