@@ -209,7 +209,7 @@ void SimNode::OnStreamOpened(ControlStream& stream) {
   const node::RouterKey key(next_router_++);
   core_->OnRouterJoined(key, Now());
   stream.ToRouter(std::make_unique<v1::NodeMessage>(MakeRegistration()));
-  for (v1::NodeEvent& event : resources_->StoredOnlyEvents()) {
+  for (v1::NodeEvent& event : resources_->JoinEvents()) {
     v1::NodeMessage message;
     *message.add_events() = std::move(event);
     *message.mutable_load() = core_->load();

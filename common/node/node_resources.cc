@@ -41,6 +41,12 @@ std::vector<v1::NodeEvent> NodeResources::StoredOnlyEvents() const {
   return events;
 }
 
+std::vector<v1::NodeEvent> NodeResources::JoinEvents() const {
+  std::vector<v1::NodeEvent> events = StoredOnlyEvents();
+  if (ledger_.draining()) events.emplace(events.begin())->mutable_draining();
+  return events;
+}
+
 void NodeResources::BeginRole(const StepRules& rules) {
   TANDEM_CHECK(idle(), "a core takes over while sequences, leases, exports or loans are left");
   scheduler_.set_rules(rules);

@@ -75,8 +75,11 @@ class NodeResources {
   // The model, the limits and CachedBlocks: all of a registration that does not depend on the
   // driver.
   void Describe(v1::Registration& registration) const;
-  // Events for a router that joins: the blocks that lie in storage only.
+  // Events of the blocks that lie in storage only.
   std::vector<v1::NodeEvent> StoredOnlyEvents() const;
+  // Events for a router that joins: that this node drains, if it does, and those of
+  // StoredOnlyEvents.
+  std::vector<v1::NodeEvent> JoinEvents() const;
 
   // ---- for the core
   // Begins a role. REQUIRES: idle().

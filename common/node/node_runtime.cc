@@ -255,8 +255,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       registration.set_lend_blocks_max(options_.lend_blocks_max);
       registration.set_lending_unit_tokens(engine_->spec().unit_tokens);
     }
-    for (v1::NodeEvent& event : resources_->StoredOnlyEvents())
-      *message.add_events() = std::move(event);
+    for (v1::NodeEvent& event : resources_->JoinEvents()) *message.add_events() = std::move(event);
     *message.mutable_load() = Load();
     // Sends earlier events first: none may be lost, and none may repeat what the snapshot holds.
     Dispatch();
