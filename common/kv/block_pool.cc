@@ -140,6 +140,17 @@ std::vector<BlockId> BlockPool::MatchBlocks(absl::Span<const BlockHash> hashes,
   return matched;
 }
 
+int64_t BlockPool::AvailableBeside(absl::Span<const BlockHash> hashes) const {
+  int64_t available = counts().available();
+  for (const BlockHash& hash : hashes) {
+    const auto it = by_hash_.find(hash);
+    if (it == by_hash_.end()) break;
+    const Block& b = At(*it);
+    if (b.state == State::kCached && !b.saving) --available;
+  }
+  return available;
+}
+
 void BlockPool::CountUse(absl::Span<const BlockId> blocks) {
   for (const BlockId block : blocks) {
     Block& b = At(block);
@@ -183,6 +194,7 @@ void BlockPool::Unref(BlockId block) {
                " released by one who does not own it");
   if (--b.references > 0) return;
   --used_;
+  ++releases_;
   if (b.findable() || parts_.Contains(block)) return EnterCache(block);
   if (b.saving) {
     b.state = State::kQuarantined;
@@ -250,6 +262,7 @@ void BlockPool::EndSave(BlockId block) {
   Block& b = At(block);
   TANDEM_CHECK(b.saving, "block ", block.value(), " is not being saved");
   b.saving = false;
+  ++releases_;
   if (b.state == State::kCached) --saving_cached_;
   if (window_.has_value()) window_->Unref(block, b.findable() && b.state != State::kQuarantined);
   if (b.state == State::kQuarantined) EndQuarantine(block);
@@ -299,6 +312,7 @@ void BlockPool::EndQuarantine(BlockId block) {
   Block& b = At(block);
   TANDEM_CHECK(b.state == State::kQuarantined, "block ", block.value(), " is not quarantined");
   --quarantined_;
+  ++releases_;
   Free(block);
 }
 

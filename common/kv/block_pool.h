@@ -114,6 +114,11 @@ class BlockPool {
   // The length of the longest prefix of `hashes` that is found. Adds no reference.
   int64_t MatchLength(absl::Span<const BlockHash> hashes) const;
 
+  // How many blocks Allocate could return after MatchBlocks of `hashes`, of which all are found.
+  int64_t AvailableBeside(absl::Span<const BlockHash> hashes) const;
+  // Rises whenever a block may become available that was used, quarantined or being saved.
+  uint64_t releases() const { return releases_; }
+
   // Adds a reference. REQUIRES: `block` is used and sealed.
   void Ref(BlockId block);
   // Removes a reference. Without references a sealed block becomes cached, another block free.
@@ -299,6 +304,7 @@ class BlockPool {
   std::vector<BlockHash> wrong_;
   int64_t used_ = 0, quarantined_ = 0, saving_cached_ = 0;
   uint64_t next_sealed_order_ = 1;
+  uint64_t releases_ = 0;
 };
 
 }  // namespace tandem::kv

@@ -33,6 +33,11 @@ bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   int64_t matchable = MatchableBlocks(sequence);
   if (sequence.grows) matchable = std::min(matchable, count);
   const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
+  // Before Match, which costs more, and moves what it returns to the end of the eviction order.
+  if (count > pool_.counts().available()) {
+    const auto found = hashes.first(static_cast<size_t>(pool_.MatchLength(hashes)));
+    if (count - std::ssize(found) > pool_.AvailableBeside(found)) return false;
+  }
   std::vector<BlockId> blocks = pool_.Match(hashes, sequence.input.owner);
   const int64_t matched = static_cast<int64_t>(blocks.size());
   const auto fresh = pool_.Allocate(count - matched, sequence.input.owner);
@@ -45,6 +50,26 @@ bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   sequence.num_computed = matched * block_tokens;
   sequence.num_sealed = matched;
   return true;
+}
+
+bool SequenceScheduler::AcquireToResume(Sequence& sequence, int64_t count) {
+  const auto is_missing = [this](const std::optional<kv::BlockHash>& hash) {
+    return !hash.has_value() || !pool_.Find(*hash).has_value();
+  };
+  const bool unchanged = shortage_.has_value() && shortage_->id == sequence.id &&
+                         shortage_->count == count && shortage_->releases == pool_.releases() &&
+                         is_missing(shortage_->next);
+  if (unchanged) return false;
+  shortage_.reset();
+  if (AcquireBlocks(sequence, count)) return true;
+  // Whether there are slots is not remembered.
+  if (pool_.windowed()) return false;
+  const auto hashes =
+      absl::MakeConstSpan(sequence.hashes).first(static_cast<size_t>(MatchableBlocks(sequence)));
+  const auto found = static_cast<size_t>(pool_.MatchLength(hashes));
+  shortage_ = {.id = sequence.id, .count = count, .releases = pool_.releases()};
+  if (found < hashes.size()) shortage_->next = hashes[found];
+  return false;
 }
 
 // Leaves first, so that a prefix stays in the cache longer than what follows it.

@@ -323,7 +323,7 @@ void SequenceScheduler::FillRunning() {
       }
       const int64_t needed =
           options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-      while (!AcquireBlocks(sequence, needed)) {
+      while (!AcquireToResume(sequence, needed)) {
         // With sequences running there will be blocks when one of them ends.
         if (running_.empty() && PreemptFor(sequence)) continue;
         short_of_blocks_ = true;

@@ -311,6 +311,9 @@ class SequenceScheduler {
   // The leading blocks of its tokens that can be taken from the cache.
   int64_t MatchableBlocks(const Sequence& sequence) const;
   bool AcquireBlocks(Sequence& sequence, int64_t count);
+  // The same for a preempted sequence. It is called before each step: it does not look again while
+  // nothing has changed that could help.
+  bool AcquireToResume(Sequence& sequence, int64_t count);
   void ReturnBlocks(Sequence& sequence);
   void ExtendHashes(Sequence& sequence);
   void SealComputed(Sequence& sequence);
@@ -396,6 +399,14 @@ class SequenceScheduler {
   std::vector<LoanId> ended_loans_;
   // Bound: the sequences; the core takes them before each step.
   std::vector<SequenceId> splits_lost_;
+  // The preempted sequence for which there were too few blocks.
+  struct Shortage {
+    SequenceId id;
+    int64_t count = 0;                  // blocks that it needs
+    uint64_t releases = 0;              // of the pool, when it looked
+    std::optional<kv::BlockHash> next;  // of its blocks, the first that was not found
+  };
+  std::optional<Shortage> shortage_;
   bool loan_expected_ = false;
   bool short_of_blocks_ = false;        // a sequence waits or stalls because blocks are missing
   int64_t prefill_tokens_waiting_ = 0;  // sum of counted_prefill over both queues

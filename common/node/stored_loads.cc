@@ -94,14 +94,14 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
              absl::ToDoubleMicroseconds(patience / kPatienceFactor) - waits.storage_us, now);
   const int64_t count = Paying(static_cast<int64_t>(here), stored, waits, now);
   if (count == 0) return nullptr;
-  Load load;
-  load.before = pool.MatchBlocks(hashes.subspan(0, here));
-  // With these pinned: room for the rest of the prompt, read or computed.
-  if (pool.counts().available() < std::max(wanted.blocks - static_cast<int64_t>(here), count) ||
+  // With those before them pinned: room for the rest of the prompt, read or computed.
+  const auto before = hashes.subspan(0, here);
+  if (pool.AvailableBeside(before) < std::max(wanted.blocks - static_cast<int64_t>(here), count) ||
       !pool.ReserveSlots(count)) {
-    Unpin(load.before);
     return nullptr;
   }
+  Load load;
+  load.before = pool.MatchBlocks(before);
   const std::vector<BlockId> blocks = *pool.Allocate(count);
   pool.AddSlots(blocks);
   for (size_t i = 0; i < blocks.size(); ++i) load.blocks.emplace_back(hashes[here + i], blocks[i]);

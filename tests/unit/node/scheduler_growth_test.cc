@@ -1,6 +1,6 @@
 // Goal: what a scheduler keeps so that a step need not look for it is right: the rows of prompts
-// that wait, whatever happens to their sequences; and lists of tokens whose memory grows before it
-// is needed do so one at a time.
+// that wait, whatever happens to their sequences, and that there are too few blocks for a preempted
+// one; and lists of tokens whose memory grows before it is needed do so one at a time.
 #include <iostream>
 #include <map>
 #include <random>
@@ -20,11 +20,28 @@ SchedulerOptions Options(int64_t blocks, int32_t context_tokens) {
           .max_sequences = 8};
 }
 
+// By the definition, of the preempted sequence that is next.
+bool CouldResume(SequenceScheduler& scheduler) {
+  const std::vector<SequenceId> next = scheduler.NextToResume(1);
+  if (next.empty()) return false;
+  const std::vector<kv::BlockHash> hashes = scheduler.HashesToResume(next[0]);
+  const auto found =
+      absl::MakeConstSpan(hashes).first(static_cast<size_t>(scheduler.pool().MatchLength(hashes)));
+  const int64_t needed =
+      scheduler.spec().layout.BlocksFor(std::ssize(scheduler.Get(next[0]).tokens));
+  return needed - std::ssize(found) <= scheduler.pool().AvailableBeside(found);
+}
+
 // Plans a step, calls `meanwhile`, and finishes the step.
 template <typename Meanwhile>
 void Step(SequenceScheduler& scheduler, Meanwhile meanwhile) {
   size_t sampling = 0;
+  const int64_t preempted = scheduler.preemption_count();
   for (const engine::SequenceSlice& slice : scheduler.PlanStep()) sampling += slice.sample ? 1 : 0;
+  const bool slots_left = scheduler.running_count() < scheduler.options().max_sequences;
+  if (slots_left && scheduler.preemption_count() == preempted) {
+    ASSERT_FALSE(CouldResume(scheduler));
+  }
   meanwhile();
   const StepResult& step =
       scheduler.FinishStep(std::vector<engine::SampledToken>(sampling, {.token = 65}));

@@ -134,6 +134,41 @@ TEST_F(SequenceSchedulerTest, TheYoungestIsPreemptedAndComesBackBeforeAnythingNe
   EXPECT_OK(scheduler.Admit(Input(3, 1, 1), true));
 }
 
+// It is tried before each step, and must not pass for a use of the blocks that it finds.
+TEST_F(SequenceSchedulerTest, APreemptedSequenceThatWaitsDoesNotChangeWhatIsEvicted) {
+  SequenceScheduler scheduler(Options(24, 300, 8));
+  for (int i = 0; i < 8; ++i) {
+    const SequenceId popular = Add(scheduler, Input(1, 33));
+    Plan(scheduler);
+    Finish(scheduler);
+    scheduler.Release(popular);
+  }
+  const std::vector<kv::BlockHash> hashes = scheduler.HashesOf(Input(1, 33));
+  ASSERT_EQ(scheduler.pool().MatchLength(hashes), 2);
+  const SequenceId first = Add(scheduler, Input(2, 16, 100));
+  const SequenceId second = Add(scheduler, Input(3, 200, 100));
+  Plan(scheduler);
+  Finish(scheduler);
+  // With all of these taken the first one's next block has to be one of the second's.
+  const std::vector<BlockId> pinned = scheduler.pool().Match(hashes);
+  ASSERT_OK(scheduler.pool().Allocate(scheduler.block_counts().available()).status());
+  while (scheduler.preemption_count() == 0) {
+    ASSERT_FALSE(Plan(scheduler).empty());
+    Finish(scheduler);
+  }
+  ASSERT_OK(scheduler.pool().Allocate(5).status());
+  scheduler.pool().UnpinMatched(pinned);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_FALSE(Plan(scheduler).empty());
+    Finish(scheduler);
+  }
+  EXPECT_FALSE(scheduler.Get(first).blocks.empty());
+  ASSERT_THAT(scheduler.Get(second).blocks, IsEmpty());
+  ASSERT_GE(scheduler.block_counts().cached, 4) << "some of the second one's, too";
+  ASSERT_OK(scheduler.pool().Allocate(2).status());
+  EXPECT_EQ(scheduler.pool().MatchLength(hashes), 2);
+}
+
 // The node that computed the prompt scored it, too. Otherwise each step would be asked for scores
 // (which no CUDA graph gives), and a sequence that is preempted would compute its prompt again.
 TEST_F(SequenceSchedulerTest, AReceivedPromptIsScored) {
