@@ -192,6 +192,8 @@ class StoredBlocks final : public StoredPrices {
   bool hangs() const;
   // The preempted sequences that waited for it may take blocks.
   void EndResume(Load& load);
+  // The load that a preempted sequence waits for; null: none.
+  const Load* LoadOf(SequenceId resumed) const;
   void Unpin(const std::vector<BlockId>& blocks);
   void StartSaves();
   // What the next command tells of uses.

@@ -167,6 +167,23 @@ class HeldBackTest : public PreemptedTest {
     core_ = std::make_unique<DecodeCore>(*resources_);
     Take();
   }
+  bool IsOfFirst(const kv::BlockHash& hash) const {
+    const node::Sequence* first = resources_->scheduler().Find(node::SequenceId(1));
+    return first != nullptr &&
+           std::find(first->hashes.begin(), first->hashes.end(), hash) != first->hashes.end();
+  }
+  // A storage that does not keep what is the first one's, unless keeps_first_.
+  void ServeKept() {
+    while (!pending_.empty()) {
+      const storage::StorageCommand command = pending_.front();
+      pending_.erase(pending_.begin());
+      const auto* save = std::get_if<storage::SaveBlock>(&command);
+      if (save != nullptr && !keeps_first_ && IsOfFirst(save->block.first))
+        Answer(storage::BlockSaved{.block = save->block});
+      else
+        Serve(command);
+    }
+  }
   // Two sequences whose blocks lie in storage alone. The first has given way to an older one of
   // another node.
   void HoldTheFirstBack() {
@@ -177,7 +194,7 @@ class HeldBackTest : public PreemptedTest {
     core_->OnCommand(kRouter, first, now_);
     core_->OnCommand(kRouter, Long("b", 2), now_);
     Take();
-    do ServeAll();
+    do ServeKept();
     while (resources_->counters().preemptions() == 0 && StepOnce());
     ASSERT_EQ(resources_->counters().preemptions(), 1);
     ASSERT_TRUE(resources_->scheduler().HoldBack(kArrived - 1));
@@ -185,8 +202,9 @@ class HeldBackTest : public PreemptedTest {
     ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> others, pool.Allocate(kBlocks));
     for (const BlockId block : others) pool.Unref(block);
     Take();
-    ServeAll();
+    ServeKept();
   }
+  bool keeps_first_ = true;
 };
 
 TEST_F(HeldBackTest, NothingIsReadForOneThatIsHeldBackAndThoseBehindItAreRead) {
@@ -202,6 +220,17 @@ TEST_F(HeldBackTest, NothingIsReadForOneThatIsHeldBackAndThoseBehindItAreRead) {
   while (TokensOf("b").size() == before) ASSERT_TRUE(StepOnce());
   EXPECT_EQ(resources_->counters().blocks_loaded(), static_cast<int64_t>(read));
   EXPECT_LE(rows_ - rows, kBlockTokens);
+}
+
+// There is room for one of them, and storage has only the second one's blocks.
+TEST_F(HeldBackTest, TheRoomOfTheNextIsNotTakenByAReadForTheOneBehindIt) {
+  keeps_first_ = false;
+  HoldTheFirstBack();
+  resources_->scheduler().EndHoldBack(kArrived);
+  EXPECT_TRUE(StepOnce());
+  EXPECT_EQ(resources_->scheduler().running().begin()->second->id, node::SequenceId(1));
+  for (const storage::StorageCommand& command : pending_)
+    EXPECT_FALSE(std::holds_alternative<storage::LoadBlocks>(command));
 }
 
 }  // namespace
