@@ -84,11 +84,12 @@ absl::StatusOr<KvSize> ChooseKvSize(const NodeConfig& config, engine::Engine& en
                                                       ? absl::StatusOr<int64_t>(*device_bytes)
                                                       : AvailableMemoryBytes());
   // A device's buffers for a step are allocated by now.
-  const auto budget = device_bytes.has_value()
-                          ? available_bytes
-                          : static_cast<int64_t>(config.kv.memory_fraction *
-                                                 (available_bytes - spec.mapped_bytes)) -
-                                step_bytes;
+  const auto budget =
+      device_bytes.has_value()
+          ? available_bytes
+          : static_cast<int64_t>(config.kv.memory_fraction *
+                                 (available_bytes - spec.mapped_bytes - config.kv.swap_bytes)) -
+                step_bytes;
   // All sequences at full length together use no more blocks than this.
   const int64_t usable = std::max<int64_t>(
       kKvBlocksMin, spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences);
@@ -104,10 +105,10 @@ absl::StatusOr<KvSize> ChooseKvSize(const NodeConfig& config, engine::Engine& en
       {{"how", device_bytes.has_value()
                    ? absl::StrFormat("%d bytes of the device / %s = %d blocks", available_bytes,
                                      a_block, fitting.blocks)
-                   : absl::StrFormat("(%g * (%d available - %d mapped weights) - %d for a step) / "
-                                     "%s = %d blocks",
+                   : absl::StrFormat("(%g * (%d available - %d mapped weights - %d swap space) - "
+                                     "%d for a step) / %s = %d blocks",
                                      config.kv.memory_fraction, available_bytes, spec.mapped_bytes,
-                                     step_bytes, a_block, fitting.blocks)},
+                                     config.kv.swap_bytes, step_bytes, a_block, fitting.blocks)},
        {"useful", absl::StrFormat("%d sequences of %d tokens = %d blocks", config.max_sequences,
                                   spec.context_tokens, usable)},
        {"blocks", size.blocks},
@@ -119,8 +120,11 @@ absl::StatusOr<KvSize> ChooseKvSize(const NodeConfig& config, engine::Engine& en
             ? absl::StrCat("gpu-memory-fraction ", config.gpu_memory_fraction, " leaves ")
             : absl::StrCat("kv-memory-fraction ", config.kv.memory_fraction, " of "),
         available_bytes, " bytes available holds ", size.blocks, " KV blocks of ",
-        spec.layout.block_bytes(), " bytes beside ", step_bytes,
-        " bytes for a step; expected at least ", kKvBlocksMin));
+        spec.layout.block_bytes(), " bytes beside ", step_bytes, " bytes for a step",
+        device_bytes.has_value() || config.kv.swap_bytes == 0
+            ? ""
+            : absl::StrCat(" and ", config.kv.swap_bytes, " of swap-space"),
+        "; expected at least ", kKvBlocksMin));
   }
   return size;
 }

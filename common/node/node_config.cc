@@ -112,12 +112,14 @@ void RegisterKvCache(config::Schema& schema, NodeConfig& config) {
              "Most bytes of that file; 0 = memory only. When it is full, the block unused for "
              "longest that no stored block follows makes room.",
              {.min = 0, .unit = "bytes", .group = "KV cache"});
-  schema.Add("swap-space", &config.kv.swap_bytes,
-             "Bytes of host memory where the node keeps KV blocks that its pool has no room for: "
-             "the tier of the prefix cache between its pool and --kv-disk. A prompt that begins "
-             "alike, or a preempted sequence, gets them back by a copy where that is predicted to "
-             "take less time than computing. What it reads from disk is kept here, too. 0 = none.",
-             {.min = 0, .unit = "bytes", .group = "KV cache"});
+  schema.Add(
+      "swap-space", &config.kv.swap_bytes,
+      "Bytes of host memory where the node keeps KV blocks that its pool has no room for: "
+      "the tier of the prefix cache between its pool and --kv-disk. A prompt that begins "
+      "alike, or a preempted sequence, gets them back by a copy where that is predicted to "
+      "take less time than computing. What it reads from disk is kept here, too. Where the KV "
+      "cache is sized by host memory, this comes off that first. 0 = none.",
+      {.min = 0, .unit = "bytes", .group = "KV cache"});
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
              "With device cuda: share of the GPU's memory for weights, buffers and KV cache.",
              {.min = 0.01, .max = 1.0, .group = "KV cache"});

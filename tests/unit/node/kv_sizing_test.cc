@@ -21,5 +21,16 @@ TEST(KvSizing, FewUsefulBlocksAreNoLackOfMemory) {
   EXPECT_EQ(size->blocks, kKvBlocksMin);
 }
 
+// It is taken from the same memory.
+TEST(KvSizing, SwapSpaceLeavesLessForTheCache) {
+  NodeConfig config;
+  config.kv.swap_bytes = int64_t{1} << 50;
+  const auto engine = engine::NewHashEngine({.block_tokens = 32, .context_tokens = 32});
+  ASSERT_OK(engine.status());
+  EXPECT_THAT(ChooseKvSize(config, **engine),
+              testing::StatusIs(absl::StatusCode::kResourceExhausted,
+                                ::testing::HasSubstr("1125899906842624 of swap-space")));
+}
+
 }  // namespace
 }  // namespace tandem::node
