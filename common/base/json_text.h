@@ -25,4 +25,26 @@ void VisitOutsideStrings(absl::string_view text, Visit visit) {
   }
 }
 
+// The bytes of the object that `text` begins with, up to the bracket that closes it; 0 when it
+// begins with none, or with one that has no end. What lies within need not be JSON.
+inline size_t JsonObjectSize(absl::string_view text) {
+  if (text.empty() || text[0] != '{') return 0;
+  size_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if ((c == '}' || c == ']') && --depth == 0) {
+      return i + 1;
+    }
+  }
+  return 0;
+}
+
 }  // namespace tandem

@@ -1,6 +1,7 @@
 // Implements AddGbnf (common/guided/compile.h): grammars in GBNF, llama.cpp's dialect of EBNF.
 //   root ::= "yes" | "no" | [a-z]+ (item ","){1,3}   # comment
 // Literals and classes know \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; `.` is any code point.
+// %json {…} is a value of that JSON Schema, an object, which llama.cpp does not know.
 // A rule ends at the end of a line that is not inside parentheses, unless | follows or precedes.
 #include <map>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/json_text.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/guided/compile.h"
@@ -127,7 +129,7 @@ class GbnfParser {
     while (true) {
       SkipSpace(/*lines=*/depth > 0);
       const char c = Peek();
-      if (c != '"' && c != '[' && c != '(' && c != '.' && c != '<' &&
+      if (c != '"' && c != '[' && c != '(' && c != '.' && c != '<' && c != '%' &&
           !absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_') {
         return from;
       }
@@ -224,6 +226,8 @@ class GbnfParser {
       SkipSpace(true);
       return Take(")") ? absl::OkStatus() : Error("a group has no )");
     }
+    if (Take("%json")) return Schema(from, to);
+    if (Peek() == '%') return Error("expected %json after %");
     if (Peek() == '<') return Error("token references (<...>) are not supported");
     ASSIGN_OR_RETURN(const NamedRule* rule, RuleNamed(Name()));
     builder_.AddCall(from, rule->id, to);
@@ -238,6 +242,17 @@ class GbnfParser {
       model::tokenizer_internal::AppendUtf8(c, &bytes);
     }
     builder_.AddEmpty(builder_.AfterLiteral(from, bytes), to);
+    return absl::OkStatus();
+  }
+
+  absl::Status Schema(StateId from, StateId to) {
+    SkipSpace(/*lines=*/true);
+    const absl::string_view schema = text_.substr(at_, JsonObjectSize(text_.substr(at_)));
+    if (schema.empty()) return Error("expected a JSON Schema as an object after %json");
+    const absl::StatusOr<RuleId> rule = AddJsonSchema(schema, builder_);
+    if (!rule.ok()) return Error(rule.status().message());
+    at_ += schema.size();
+    builder_.AddCall(from, *rule, to);
     return absl::OkStatus();
   }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
+#include "common/guided/compile.h"
 #include "common/request/sampling_params.h"
 #include "router/front_end/http/chat_messages.h"
 #include "router/front_end/http/json_fields.h"
@@ -18,6 +19,13 @@ namespace tandem::router {
 namespace {
 
 absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& api,
+  Fields members(choice, "tool_choice");
+  const std::string type = members.String("type").value_or("function");
+  RETURN_IF_ERROR(members.status());
+  if (type != "function") {
+    return absl::UnimplementedError(
+        absl::StrCat("tool_choice.type: ", ShownInQuotes(type), ", expected \"function\""));
+  }
                            v1::GenerateRequest& request) {
   const auto function = choice.find("function");
   const Json name = function != choice.end() && function->is_object() && function->contains("name")
@@ -34,6 +42,28 @@ absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& ap
       absl::StrCat("tool_choice.function.name: ", Shown(JsonText(name)),
                    ", expected the name of one of the tools"));
 }
+absl::Status CheckMayConstrain(const Json& tools) {
+  if (tools.size() <= kConstrainingToolsMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tools: ", tools.size(), " tools, expected at most ", kConstrainingToolsMax,
+      " where the tool_choice demands a call of any, or beside a JSON form of the answer"));
+}
+
+// Lets an answer that must be JSON consist of calls instead, whose marks are no JSON. Of a regular
+// expression or a grammar the client may have made calls a part.
+absl::Status AllowCalls(const Json& tools, bool parallel, v1::GenerateRequest& request) {
+  const v1::GuidedDecoding& given = request.guided();
+  if (!given.has_json_schema() && !given.has_json_object()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckMayConstrain(tools));
+  // A schema that is too large is refused as it is, and "true" suits every value.
+  const std::string schema = given.has_json_object()         ? R"({"type": "object"})"
+                             : given.json_schema() == "true" ? "{}"
+                                                             : given.json_schema();
+  if (schema.size() > guided::kSourceBytesMax) return absl::OkStatus();
+  request.mutable_guided()->set_grammar(GrammarOfValueOrCalls(schema, tools, parallel));
+  return absl::OkStatus();
+}
+
 
 absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {
   const Json* tools = fields.Any("tools");
@@ -43,7 +73,7 @@ absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& req
   const bool some = tools != nullptr && !tools->empty();
   if (choice == nullptr || *choice == "auto") {
     api.tool_mode = some ? ToolMode::kAuto : ToolMode::kNone;
-    return absl::OkStatus();
+    return some ? AllowCalls(*tools, api.parallel_calls, request) : absl::OkStatus();
   }
   if (*choice == "none") return absl::OkStatus();
   if (*choice != "required" && !choice->is_object()) {
@@ -55,6 +85,7 @@ absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& req
     return absl::InvalidArgumentError(
         "tool_choice: the tool's arguments constrain the answer, expected no other constraint");
   }
+  RETURN_IF_ERROR(CheckMayConstrain(*tools));
   if (choice->is_object()) return ReadNamedTool(*choice, *tools, api, request);
   api.tool_mode = ToolMode::kRequired;
   request.mutable_guided()->set_json_schema(JsonText(SchemaOfCalls(*tools, api.parallel_calls)));

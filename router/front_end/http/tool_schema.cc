@@ -6,11 +6,16 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/json_text.h"
+#include "common/guided/json_schema/flatten.h"
 
 namespace tandem::router {
 namespace {
+
+static_assert(kConstrainingToolsMax == guided::json_schema::kAlternativesMax);
 
 // Keywords whose members are named by the client and are schemas.
 constexpr std::array kMaps = {"properties", "patternProperties", "$defs", "definitions"};
@@ -72,6 +77,27 @@ class DocumentMover {
   std::string id_;
 };
 
+// A call's object for each tool, whose arguments have this name, and their definitions.
+struct CallKinds {
+  Json kinds = Json::array(), definitions = Json::object();
+};
+
+CallKinds KindsOfCalls(const Json& tools, const char* arguments) {
+  CallKinds calls;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string name = absl::StrCat("tools[", i, "]");
+    calls.definitions[name] = DocumentMover(name).Move(ParametersOf(tools[i]));
+    const Json names = Json::array({tools[i]["function"]["name"]});
+    calls.kinds.push_back({{"type", "object"},
+                           {"properties",
+                            {{"name", {{"type", "string"}, {"enum", names}}},
+                             {arguments, {{"$ref", absl::StrCat("#/$defs/", name)}}}}},
+                           {"required", Json::array({"name", arguments})},
+                           {"additionalProperties", false}});
+  }
+  return calls;
+}
+
 }  // namespace
 
 Json ParametersOf(const Json& tool) {
@@ -95,23 +121,22 @@ Json ParametersOf(const Json& tool) {
 }
 
 Json SchemaOfCalls(const Json& tools, bool parallel) {
-  Json kinds = Json::array();
-  Json definitions = Json::object();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string name = absl::StrCat("tools[", i, "]");
-    definitions[name] = DocumentMover(name).Move(ParametersOf(tools[i]));
-    const Json names = Json::array({tools[i]["function"]["name"]});
-    kinds.push_back({{"type", "object"},
-                     {"properties",
-                      {{"name", {{"type", "string"}, {"enum", names}}},
-                       {"parameters", {{"$ref", absl::StrCat("#/$defs/", name)}}}}},
-                     {"required", Json::array({"name", "parameters"})},
-                     {"additionalProperties", false}});
-  }
+  auto [kinds, definitions] = KindsOfCalls(tools, "parameters");
   Json list = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(kinds)}}}};
   if (!parallel) list["maxItems"] = 1;
   list["$defs"] = std::move(definitions);
   return list;
+}
+
+std::string GrammarOfValueOrCalls(const std::string& schema, const Json& tools, bool parallel) {
+  auto [kinds, definitions] = KindsOfCalls(tools, "arguments");
+  const Json call = {{"anyOf", std::move(kinds)}, {"$defs", std::move(definitions)}};
+  const absl::string_view value = absl::StripAsciiWhitespace(schema);
+  return absl::StrCat(R"(root ::= value | call)", parallel ? "+" : "", R"(
+call ::= "<tool_call>" [ \n]? %json )",
+                      JsonText(call), R"( [ \n]? "</tool_call>" "\n"?
+value ::= %json )",
+                      JsonObjectSize(value) == value.size() ? value : "none", "\n");
 }
 
 }  // namespace tandem::router

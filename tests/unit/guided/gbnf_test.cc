@@ -173,6 +173,11 @@ TEST(Gbnf, NamesEveryMistake) {
       {"root ::= <think>", "token references"},
       {"root = \"a\"", "expected ::="},
       {"root ::= \"a\" }", "unexpected }"},
+      {"root ::= %json", "line 1: expected a JSON Schema as an object after %json"},
+      {"root ::= %json true", "as an object after %json"},
+      {"root ::= %json {\"a\": [}", "as an object after %json"},
+      {"root ::= \"a\"\nb ::= %json {\"not\": {}}", "line 2: json_schema: #: not: "},
+      {"root ::= %regex {}", "expected %json after %"},
       {"root ::= [b-a]", "upwards"},
       {"root ::= \"\xFF\"", "UTF-8"},
       {"root ::= ((\"a\"{9999}){9999}){9999}", ""},
@@ -183,6 +188,18 @@ TEST(Gbnf, NamesEveryMistake) {
     ASSERT_FALSE(acceptor.ok()) << text;
     EXPECT_THAT(acceptor.status().message(), HasSubstr(what)) << text;
   }
+}
+
+// A schema is an element, whatever its text looks like, and each is a document of its own.
+TEST(Gbnf, TakesJsonSchemas) {
+  ASSERT_OK_AND_ASSIGN(const Acceptor acceptor, Acceptor::Create(kGrammar, R"g(
+root ::= "<" %json {"$ref": "#/$defs/x", "$defs": {"x": {"enum": ["}\"#"]}}} ">" | list{2}
+list ::= %json {"type": "array", "items": {"$ref": "#/$defs/x"},
+                "$defs": {"x": {"type": "null"}}} "!"?)g"));
+  EXPECT_TRUE(acceptor.Accepts(R"(<"}\"#">)"));
+  EXPECT_TRUE(acceptor.Accepts("[null][null, null]!"));
+  EXPECT_FALSE(acceptor.Accepts("<null>"));
+  EXPECT_FALSE(acceptor.Accepts(R"(["}\"#"][])"));
 }
 
 TEST(Gbnf, DeepRecursionEndsInsteadOfGrowing) {

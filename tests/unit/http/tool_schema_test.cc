@@ -1,6 +1,8 @@
 // Goal: where tool_choice demands a call of any tool, each tool's parameters mean what they mean
 // alone: a reference or an anchor stays within its tool, and names that look like keywords stay
-// names. Errors name the tool.
+// names. Errors name the tool. A form of the answer beside tools leaves room for calls.
+#include "router/front_end/http/tool_schema.h"
+
 #include <gmock/gmock.h>
 
 #include <utility>
@@ -18,6 +20,7 @@
 namespace tandem::router {
 namespace {
 
+using ::tandem::testing::StatusIs;
 using ::testing::StartsWith;
 
 const ModelAssets& Assets() {
@@ -54,6 +57,13 @@ std::string CallOf(int function, const std::string& arguments) {
 absl::Status VerdictOn(const ApiRequest& api) {
   const absl::Status verdict = Assets().constraints->Check(rpc::FromWire(api.requests[0].guided()));
   return absl::Status(verdict.code(), absl::StrCat("guided: ", verdict.message()));
+}
+
+guided::Acceptor AcceptorOfGrammar(const ApiRequest& api) {
+  const std::string& grammar = api.requests[0].guided().grammar();
+  auto acceptor = guided::Acceptor::Create(request::GuidedParams::Kind::kGrammar, grammar);
+  EXPECT_OK(acceptor.status()) << grammar;
+  return *std::move(acceptor);
 }
 
 // A tool whose "place" is of this schema, which it calls Place.
@@ -151,6 +161,94 @@ TEST(ToolSchema, ErrorsNameTheTool) {
               StartsWith(R"(tools: json_schema: $ref "#/$defs/tools[1]/$defs/y": )"));
   EXPECT_THAT(message_of(wrong, R"({"type":"function","function":{"name":"f1"}})"),
               StartsWith("tools[1]: json_schema: #/properties/x: not: "));
+}
+
+// A request with tools `f0`, `f1`, … and other members.
+absl::StatusOr<ApiRequest> WithTools(size_t tools, const std::string& members) {
+  std::string list;
+  for (size_t i = 0; i < tools; ++i) {
+    absl::StrAppend(&list, i == 0 ? "" : ",", R"({"type":"function","function":{"name":"f)", i,
+                    "\"}}");
+  }
+  const Json body = ParseJsonBody(absl::StrCat(R"({"messages":[{"role":"user","content":"u"}],)",
+                                               R"("tools":[)", list, "],", members, "}"))
+                        .value();
+  return ReadChat(body, Assets(), absl::UnixEpoch(), false);
+}
+
+// Before a schema of them is made, which would take minutes.
+TEST(ToolSchema, TooManyToolsToDemandAreRefusedByTheirNumber) {
+  EXPECT_THAT(WithTools(100'000, R"("tool_choice":"required")"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("tools: 100000 tools, expected at most 256 where the ")));
+  EXPECT_OK(WithTools(kConstrainingToolsMax, R"("tool_choice":"required")"));
+  EXPECT_OK(WithTools(kConstrainingToolsMax + 1,
+                      R"("tool_choice":{"type":"function","function":{"name":"f256"}})"));
+}
+
+// The answer has the form, or it consists of calls.
+TEST(ToolSchema, AFormBesideToolsLeavesRoomForCalls) {
+  constexpr char kForm[] = R"({"type":"object","properties":{"x":{"type":"integer"}},
+      "required":["x"],"additionalProperties":false})";
+  const std::string forms[] = {
+      absl::StrCat(R"("guided_json":)", kForm),
+      absl::StrCat(R"("guided_json":)", JsonText(Json(kForm))),
+      absl::StrCat(R"("response_format":{"type":"json_schema","json_schema":{"schema":)", kForm,
+                   "}}")};
+  const std::string call = R"(<tool_call>{"name": "f1", "arguments": {"y": 1}}</tool_call>)";
+  for (const std::string& form : forms) {
+    SCOPED_TRACE(form);
+    ASSERT_OK_AND_ASSIGN(const ApiRequest api, WithTools(2, form));
+    EXPECT_EQ(api.tool_mode, ToolMode::kAuto);
+    ASSERT_OK(VerdictOn(api));
+    const auto answer = AcceptorOfGrammar(api);
+    EXPECT_TRUE(answer.Accepts(R"({"x": 7})"));
+    EXPECT_TRUE(answer.Accepts(call));
+    EXPECT_TRUE(answer.Accepts(absl::StrCat(call, "\n", call)));
+    EXPECT_TRUE(answer.Accepts("<tool_call>\n{\"name\":\"f0\",\"arguments\":{}}\n</tool_call>\n"));
+    for (const std::string& other :
+         {std::string("text"), std::string(R"({"y": 7})"), absl::StrCat(call, R"({"x": 7})"),
+          absl::StrCat(R"({"x": 7})", call), absl::StrCat("text", call),
+          std::string(R"(<tool_call>{"name": "f2", "arguments": {}}</tool_call>)"),
+          std::string(R"(<tool_call>{"name": "f1", "arguments": 7}</tool_call>)"),
+          std::string("<tool_call></tool_call>")}) {
+      EXPECT_FALSE(answer.Accepts(other)) << other;
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(const ApiRequest object,
+                       WithTools(1, R"("response_format":{"type":"json_object"})"));
+  EXPECT_TRUE(AcceptorOfGrammar(object).Accepts(R"({"any": []})"));
+  EXPECT_FALSE(AcceptorOfGrammar(object).Accepts("[]"));
+  ASSERT_OK_AND_ASSIGN(const ApiRequest one,
+                       WithTools(2, absl::StrCat(forms[0], R"(,"parallel_tool_calls":false)")));
+  EXPECT_TRUE(AcceptorOfGrammar(one).Accepts(call));
+  EXPECT_FALSE(AcceptorOfGrammar(one).Accepts(call + call));
+}
+
+TEST(ToolSchema, AFormStaysAsItIsWhereNoCallCanFollow) {
+  const std::string form = R"("guided_json":{"type":"object"})";
+  for (const auto& api : {WithTools(1, form + R"(,"tool_choice":"none")"), WithTools(0, form)}) {
+    ASSERT_OK(api);
+    EXPECT_EQ(api->requests[0].guided().json_schema(), R"({"type":"object"})");
+  }
+  // The client may have made calls a part of it.
+  ASSERT_OK_AND_ASSIGN(const ApiRequest own,
+                       WithTools(1, R"("guided_regex":"<tool_call>.*</tool_call>")"));
+  EXPECT_TRUE(own.requests[0].guided().has_regex());
+  // What is no schema is refused, and not read as a part of a grammar.
+  for (const char* wrong : {R"("guided_json":"{} | \"x\"")", R"("guided_json":"{")"}) {
+    ASSERT_OK_AND_ASSIGN(const ApiRequest api, WithTools(1, wrong));
+    EXPECT_EQ(VerdictOn(api).code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+  EXPECT_THAT(WithTools(kConstrainingToolsMax + 1, form),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("tools: 257 tools, ")));
+}
+
+TEST(ToolSchema, AToolChoiceOfAnotherKindIsNamed) {
+  EXPECT_THAT(WithTools(1, R"("tool_choice":{"type":"allowed_tools","allowed_tools":{}})"),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       StartsWith(R"(tool_choice.type: "allowed_tools", expected "function")")));
+  EXPECT_OK(WithTools(1, R"("tool_choice":{"function":{"name":"f0"}})"));
 }
 
 TEST(ToolSchema, AnthropicsErrorsNameAFieldOfTheRequest) {
