@@ -40,9 +40,11 @@ struct ApiRequest {
   // Where the client's body calls a value otherwise than the router, which refuses it later on.
   FieldNames field_names;
   int32_t n = 1;  // choices for each prompt
-  // Each prompt is cut to this many of its last tokens; -1: as many as the context holds.
+  // Each prompt is cut to this many of its last tokens; -1: as many as the context holds beside the
+  // answer's limit. See truncate_prompts.h.
   std::optional<int32_t> truncate_prompt_tokens;
-  bool chat_turn = false;  // the prompt is a chat, and the answer a message of its own
+  bool leaves_answer = false;  // with -1: beside a share of the context where there is no limit
+  bool chat_turn = false;      // the prompt is a chat, and the answer a message of its own
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk

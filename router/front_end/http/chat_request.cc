@@ -13,12 +13,12 @@
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/request_fields.h"
 #include "router/front_end/http/tool_schema.h"
-#include "router/front_end/http/truncate_prompts.h"
 
 namespace tandem::router {
 namespace {
 
 absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& api,
+                           v1::GenerateRequest& request) {
   Fields members(choice, "tool_choice");
   const std::string type = members.String("type").value_or("function");
   RETURN_IF_ERROR(members.status());
@@ -26,7 +26,6 @@ absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& ap
     return absl::UnimplementedError(
         absl::StrCat("tool_choice.type: ", ShownInQuotes(type), ", expected \"function\""));
   }
-                           v1::GenerateRequest& request) {
   const auto function = choice.find("function");
   const Json name = function != choice.end() && function->is_object() && function->contains("name")
                         ? (*function)["name"]
@@ -42,6 +41,7 @@ absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& ap
       absl::StrCat("tool_choice.function.name: ", Shown(JsonText(name)),
                    ", expected the name of one of the tools"));
 }
+
 absl::Status CheckMayConstrain(const Json& tools) {
   if (tools.size() <= kConstrainingToolsMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -64,7 +64,6 @@ absl::Status AllowCalls(const Json& tools, bool parallel, v1::GenerateRequest& r
   return absl::OkStatus();
 }
 
-
 absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {
   const Json* tools = fields.Any("tools");
   const Json* choice = fields.Any("tool_choice");
@@ -85,8 +84,8 @@ absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& req
     return absl::InvalidArgumentError(
         "tool_choice: the tool's arguments constrain the answer, expected no other constraint");
   }
-  RETURN_IF_ERROR(CheckMayConstrain(*tools));
   if (choice->is_object()) return ReadNamedTool(*choice, *tools, api, request);
+  RETURN_IF_ERROR(CheckMayConstrain(*tools));
   api.tool_mode = ToolMode::kRequired;
   request.mutable_guided()->set_json_schema(JsonText(SchemaOfCalls(*tools, api.parallel_calls)));
   return absl::OkStatus();
@@ -145,7 +144,6 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
       assets.tokenizer->Encode(text, {.add_special_tokens = special, .parse_special = true});
   request.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
   api.requests.push_back(std::move(request));
-  RETURN_IF_ERROR(TruncatePrompts(assets, api));
   return api;
 }
 

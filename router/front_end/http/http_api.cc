@@ -325,8 +325,6 @@ void HttpApi::Completions(Call& call) {
   if (!body.ok()) return Reply(call, ErrorReply(body.status()));
   absl::StatusOr<ApiRequest> api = ReadCompletion(*body, AsksForStrict(call, *body));
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
-  const absl::Status truncated = TruncatePrompts(deps_.session.assets, *api);
-  if (!truncated.ok()) return Reply(call, ErrorReply(truncated));
   Generate(call, *std::move(api), "cmpl-");
 }
 
@@ -353,7 +351,13 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
                   model.mixed_numerics ? absl::StrCat(model.fingerprint, "-mixed-numerics")
                                        : model.fingerprint};
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
+absl::Status HttpApi::FitPrompts(ApiRequest& api) const {
+  return TruncatePrompts(deps_.session.assets, deps_.context_tokens(), api);
+}
+
   options.headers = HeadersOf(call);
+  const absl::Status fits = FitPrompts(api);
+  if (!fits.ok()) return Reply(call, ErrorReply(fits));
   options.error_form = FormOf(call);
   options.batches = batches_;
   if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");

@@ -199,6 +199,8 @@ class HttpApi {
   void AnthropicModels(Call& call);
   void OneModel(Call& call);
   // In tokenize_api.cc.
+  // Makes the prompts fit into what the fleet holds, where the request asks for that.
+  absl::Status FitPrompts(ApiRequest& api) const;
   void Tokenize(Call& call);
   void Detokenize(Call& call);
   void Health(Call& call);

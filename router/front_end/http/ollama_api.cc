@@ -9,7 +9,6 @@
 #include "router/front_end/http/ollama_format.h"
 #include "router/front_end/http/ollama_request.h"
 #include "router/front_end/http/openai_error.h"
-#include "router/front_end/http/truncate_prompts.h"
 
 namespace tandem::router {
 
@@ -29,8 +28,6 @@ void HttpApi::OllamaAnswer(Call& call, ApiKind kind) {
                                        ? ReadOllamaChat(*body, assets, reading)
                                        : ReadOllamaGenerate(*body, assets, reading);
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
-  const absl::Status truncated = TruncatePrompts(assets, *api);
-  if (!truncated.ok()) return Reply(call, ErrorReply(truncated));
   Generate(call, *std::move(api), "ollama-");
 }
 

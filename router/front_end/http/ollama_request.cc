@@ -127,6 +127,7 @@ absl::StatusOr<ApiRequest> ReadAsChat(const Json& chat, const ModelAssets& asset
   absl::StatusOr<ApiRequest> api = ReadChat(chat, assets, now, /*strict=*/false);
   if (!api.ok()) return ToOllamaFieldNames(api.status(), kind);
   api->kind = kind;
+  api->leaves_answer = true;
   return api;
 }
 
@@ -137,6 +138,7 @@ absl::StatusOr<ApiRequest> ReadRaw(Json chat, std::string prompt) {
   // A completion has a limit of its own where none is given.
   if (!chat.contains("max_tokens")) api->requests[0].mutable_stop()->clear_max_tokens();
   api->kind = ApiKind::kOllamaGenerate;
+  api->leaves_answer = true;
   return api;
 }
 

@@ -384,6 +384,7 @@ absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& ass
   ASSIGN_OR_RETURN(parts->settings["tool_choice"], ReadToolChoice(fields, chat));
   ASSIGN_OR_RETURN(Json items, ReadPrevious(fields, reading, parts->settings));
   RETURN_IF_ERROR(ReadInput(fields, instructions, items, chat));
+  const bool cuts_itself = fields.Any("truncate_prompt_tokens") != nullptr;
   RETURN_IF_ERROR(fields.Finish(reading.strict));
   if (parts->store) parts->items = JsonText(items);
   parts->items.shrink_to_fit();
@@ -392,6 +393,7 @@ absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& ass
   if (!api.ok()) return ToResponseFieldNames(api.status());
   api->kind = ApiKind::kResponse;
   api->tells_tier = true;
+  api->leaves_answer = !cuts_itself;
   api->response = std::move(parts);
   return api;
 }

@@ -4,7 +4,6 @@
 
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/completion_request.h"
-#include "router/front_end/http/truncate_prompts.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {
@@ -18,12 +17,6 @@ absl::StatusOr<ApiRequest> Completion(const std::string& body, bool strict = fal
   const absl::StatusOr<Json> json = ParseJsonBody(body);
   if (!json.ok()) return json.status();
   return ReadCompletion(*json, strict);
-}
-
-std::string Repeated(const std::string& text, int times) {
-  std::string all;
-  for (int i = 0; i < times; ++i) all += text;
-  return all;
 }
 
 // What changes an answer is served under the names that other servers give it, or refused by name.
@@ -319,33 +312,7 @@ TEST(Chat, AssistantsMayHaveSaidNothing) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("messages[1].content")));
 }
 
-TEST(TruncatePrompts, KeepsTheLastTokens) {
-  const std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
-  const int64_t context = assets->identity.context_tokens;
-  const auto kept = [&](const std::string& prompt, const std::string& members) {
-    ApiRequest api = Completion(absl::StrCat(R"({"prompt":)", prompt, members, "}")).value();
-    EXPECT_OK(TruncatePrompts(*assets, api));
-    return PromptOf(api);
-  };
-  EXPECT_EQ(kept(R"("abcdef")", R"(,"truncate_prompt_tokens":3)"), "def");
-  EXPECT_EQ(kept("[97,98,99]", R"(,"truncate_prompt_tokens":2)"), "bc");
-  EXPECT_EQ(kept(R"("ab")", R"(,"truncate_prompt_tokens":3)"), "ab");
-  // What the context holds beside the answer.
-  const std::string all(static_cast<size_t>(context) + 5, 'x');
-  EXPECT_EQ(kept("\"" + all + "\"", R"(,"truncate_prompt_tokens":-1,"max_tokens":7)").size(),
-            static_cast<size_t>(context) - 7);
-  ASSERT_OK_AND_ASSIGN(ApiRequest api, Chat(R"(,"truncate_prompt_tokens":4)"));
-  EXPECT_EQ(PromptOf(api), "ant\n");
-  // Longer than any prompt, which is no matter here.
-  ASSERT_OK_AND_ASSIGN(
-      api, Chat(absl::StrCat(R"(,"truncate_prompt_tokens":-1,"messages":[)",
-                             R"({"role":"user","content":")", Repeated(all, 5), R"("}])"),
-                ""));
-  EXPECT_EQ(api.requests[0].tokens().ids_size(), context - 1);
-  ASSERT_OK_AND_ASSIGN(api, Completion(absl::StrCat(R"({"prompt":"a","truncate_prompt_tokens":)",
-                                                    context + 1, "}")));
-  EXPECT_THAT(TruncatePrompts(*assets, api),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("truncate_prompt_tokens")));
+TEST(Completions, RefusesWhatItCannotCutOrContinue) {
   EXPECT_OK(Completion(R"({"prompt":"a","suffix":""})").status());
   EXPECT_THAT(Completion(R"({"prompt":"a","suffix":"b"})"),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("suffix")));
