@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -45,6 +46,12 @@ bool Lists(absl::string_view methods, absl::string_view method) {
   return false;
 }
 
+// Base URLs are written with a slash at their end, too.
+absl::string_view WithoutLastSlash(absl::string_view path) {
+  if (path.size() > 1) absl::ConsumeSuffix(&path, "/");
+  return path;
+}
+
 HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 }  // namespace
@@ -70,7 +77,11 @@ HttpConnection::Hooks HttpApi::HooksOf(Port port) {
     Handle(std::move(request), std::move(exchange), port);
   };
   hooks.refuse = [this, port](const HttpRequest& head) { return RefuseBeforeBody(head, port); };
-  hooks.fault = [](int status, const std::string& message) { return ErrorReply(status, message); };
+  hooks.fault = [this](int status, const std::string& message,
+                       const std::optional<HttpRequest>& head) {
+    HttpReply reply = ErrorReply(status, message);
+    return head.has_value() ? Worded(CallOf(*head), std::move(reply)) : reply;
+  };
   return hooks;
 }
 
@@ -112,30 +123,36 @@ std::string HttpApi::NewId(absl::string_view prefix) const {
 
 // ---- routing
 
+HttpApi::Call HttpApi::CallOf(const HttpRequest& head) const {
+  Call call;
+  call.request.path = std::string(WithoutLastSlash(head.path));
+  if (const absl::string_view version = head.Header(kAnthropicVersion); !version.empty())
+    call.request.headers.emplace_back(kAnthropicVersion, version);
+  call.request_id = GivenRequestId(head);
+  if (call.request_id.empty()) call.request_id = NewId("");
+  call.allow_origin = AllowOrigin(head.Header("origin"));
+  return call;
+}
+
+HttpReply HttpApi::Worded(const Call& call, HttpReply reply) {
+  FormOf(call).Apply(reply);
+  const HttpHeaders headers = HeadersOf(call);
+  reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
+  return reply;
+}
+
 std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head, Port port) {
   if (deps_.keys == nullptr) return std::nullopt;
-  std::string path = head.path;
-  if (path.size() > 1 && path.back() == '/') path.pop_back();
-  const Route* route = FindRoute(path);
+  const Route* route = FindRoute(WithoutLastSlash(head.path));
   // Handle refuses a path that is not there; the body's bound is the usual one.
   if (route == nullptr || !NeedsKey(*route, port)) return std::nullopt;
   const absl::Status known =
       deps_.keys->IdentifyFrom(head.source, Authorization(head), RealClock().Now()).status();
   if (known.ok()) return std::nullopt;
-  Call call;
-  call.request.path = path;
-  if (const absl::string_view version = head.Header(kAnthropicVersion); !version.empty())
-    call.request.headers.emplace_back(kAnthropicVersion, version);
-  call.request_id = GivenRequestId(head);
-  if (call.request_id.empty()) call.request_id = NewId("");
+  const Call call = CallOf(head);
   if (const auto audit = BeginAudit(head, *route, port, call.request_id); audit != nullptr)
     audit->SetResult(known);
-  call.allow_origin = AllowOrigin(head.Header("origin"));
-  HttpReply reply = ErrorReply(known);
-  FormOf(call).Apply(reply);
-  const HttpHeaders headers = HeadersOf(call);
-  reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
-  return reply;
+  return Worded(call, ErrorReply(known));
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange, Port port) {
@@ -145,8 +162,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange
   const absl::string_view traceparent = request.Header("traceparent");
   if (!TraceIdOf(traceparent).empty()) call.traceparent = std::string(traceparent);
   call.allow_origin = AllowOrigin(request.Header("origin"));
-  // Base URLs are written with a slash at their end, too.
-  if (request.path.size() > 1 && request.path.back() == '/') request.path.pop_back();
+  request.path.resize(WithoutLastSlash(request.path).size());
   call.request = std::move(request);
   call.exchange = std::move(exchange);
   call.port = port;
@@ -252,9 +268,7 @@ void HttpApi::RunAway(Call& call, size_t bytes, void (HttpApi::*handle)(Call&)) 
 
 void HttpApi::Reply(const Call& call, HttpReply reply) const {
   if (call.audit != nullptr) call.audit->SetHttpResult(reply.status);
-  FormOf(call).Apply(reply);
-  const HttpHeaders headers = HeadersOf(call);
-  reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
+  reply = Worded(call, std::move(reply));
   if (!call.away) return call.exchange->Reply(std::move(reply));
   call.exchange->Post([exchange = call.exchange, reply = std::move(reply)]() mutable {
     exchange->Reply(std::move(reply));
@@ -337,7 +351,13 @@ void HttpApi::ChatCompletions(Call& call) {
   Generate(call, *std::move(api), "chatcmpl-");
 }
 
+absl::Status HttpApi::FitPrompts(ApiRequest& api) const {
+  return TruncatePrompts(deps_.session.assets, deps_.context_tokens(), api);
+}
+
 void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
+  const absl::Status fits = FitPrompts(api);
+  if (!fits.ok()) return Reply(call, ErrorReply(fits));
   absl::StatusOr<RunningAnswers::Place> place = deps_.session.running.Enter();
   if (!place.ok()) return Reply(call, ErrorReply(place.status()));
   ApiAnswer::Options options;
@@ -351,13 +371,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
                   model.mixed_numerics ? absl::StrCat(model.fingerprint, "-mixed-numerics")
                                        : model.fingerprint};
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
-absl::Status HttpApi::FitPrompts(ApiRequest& api) const {
-  return TruncatePrompts(deps_.session.assets, deps_.context_tokens(), api);
-}
-
   options.headers = HeadersOf(call);
-  const absl::Status fits = FitPrompts(api);
-  if (!fits.ok()) return Reply(call, ErrorReply(fits));
   options.error_form = FormOf(call);
   options.batches = batches_;
   if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");

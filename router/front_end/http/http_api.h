@@ -128,6 +128,10 @@ class HttpApi {
   // On the operators' port all but probes and the page's files needs a key, and an admin's.
   static bool NeedsKey(const Route& route, Port port);
 
+  // What the answer to a request that is not read needs of its head.
+  Call CallOf(const HttpRequest& head) const;
+  // `reply` in the form of the path's API, with the headers of every answer.
+  static HttpReply Worded(const Call& call, HttpReply reply);
   // The refusal of a request without a key that it needs, before its body is read.
   std::optional<HttpReply> RefuseBeforeBody(const HttpRequest& head, Port port);
   HttpConnection::Hooks HooksOf(Port port);

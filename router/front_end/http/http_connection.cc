@@ -76,7 +76,8 @@ void HttpConnection::OnBytes(absl::string_view bytes) {
   if (!CountHeld()) {
     if (state_ == State::kReading) {
       return Refuse(hooks_.fault(
-          503, "this router holds as many bytes of other requests as it may: try again"));
+          503, "this router holds as many bytes of other requests as it may: try again",
+          reader_.Head()));
     }
     if (state_ == State::kAnswering) DropAhead();
   }
@@ -120,7 +121,7 @@ void HttpConnection::HandleOne() {
     return;
   }
   if (const auto* fault = std::get_if<RequestReader::Fault>(&next)) {
-    return Refuse(hooks_.fault(fault->status, fault->message));
+    return Refuse(hooks_.fault(fault->status, fault->message, reader_.Head()));
   }
   if (hooks_.refuse != nullptr) {
     if (std::optional<HttpRequest> head = reader_.TakeHead()) {
@@ -361,8 +362,10 @@ void HttpConnection::OnDeadline() {
   }
   if (writing_ && RealClock().Now() < write_deadline_ && !IsTooSlow()) return WatchPace();
   if (state_ == State::kReading && timed_request_ && !writing_) {
-    return Refuse(hooks_.fault(408, absl::StrCat("the request did not arrive within ",
-                                                 absl::FormatDuration(limits_.request_timeout))));
+    return Refuse(hooks_.fault(408,
+                               absl::StrCat("the request did not arrive within ",
+                                            absl::FormatDuration(limits_.request_timeout)),
+                               reader_.Head()));
   }
   Close();
 }

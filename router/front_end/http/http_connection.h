@@ -53,8 +53,11 @@ class HttpConnection final : public HttpExchange,
     // Looks at a request whose body has not come yet. A reply refuses the request: it is sent, the
     // body is not kept, and the connection closes.
     std::function<std::optional<HttpReply>(const HttpRequest& head)> refuse;
-    // Makes the reply to a request that could not be read.
-    std::function<HttpReply(int status, const std::string& message)> fault;
+    // Makes the reply to a request that could not be read. `head`: what is known of it; nullopt if
+    // not even its path is.
+    std::function<HttpReply(int status, const std::string& message,
+                            const std::optional<HttpRequest>& head)>
+        fault;
     std::function<void(HttpConnection*)> closed;
   };
 

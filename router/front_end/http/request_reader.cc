@@ -123,6 +123,7 @@ std::optional<RequestReader::Fault> RequestReader::OnHeader() {
   if (coding.empty() || absl::EqualsIgnoreCase(coding, "chunked")) return std::nullopt;
   // The body's end cannot be found (RFC 9112, 6.3): what follows could be read as a request.
   Fault fault{501, absl::StrCat("transfer-encoding: ", Shown(coding), ", expected chunked alone")};
+  faulty_head_ = Head();
   Discard();
   return fault;
 }
@@ -178,6 +179,7 @@ std::optional<RequestReader::Fault> RequestReader::Parse() {
       if (used == 0 && size == bound) error = http::error::header_limit;
     }
     if (error) {
+      faulty_head_ = Head();
       faulty_ = true;
       parser_ = nullptr;
       return FaultOf(error, limits_, had_header);
@@ -191,6 +193,14 @@ std::optional<RequestReader::Fault> RequestReader::Parse() {
 std::optional<HttpRequest> RequestReader::TakeHead() {
   if (!in_body_ || std::exchange(head_taken_, true)) return std::nullopt;
   return parser_->head;
+}
+
+std::optional<HttpRequest> RequestReader::Head() const {
+  if (parser_ == nullptr) return faulty_head_;
+  const auto& parser = parser_->parser;
+  if (parser.is_header_done()) return parser_->head;
+  if (parser.get().target().empty()) return std::nullopt;
+  return RequestOf(parser.get());
 }
 
 RequestReader::Result RequestReader::Finish() {

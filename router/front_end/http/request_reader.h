@@ -47,6 +47,9 @@ class RequestReader {
   bool in_request() const { return !buffer_.empty() || in_body_; }
   // Once for each request whose header is read and whose body is not: the request without a body.
   std::optional<HttpRequest> TakeHead();
+  // What is known, without its body, of the request that is being read or was faulty: all of its
+  // header, or what came before the fault. nullopt when not even its target is known.
+  std::optional<HttpRequest> Head() const;
   // True once for a request whose client waits for a "100 Continue" before it sends the body.
   bool TakeContinue();
 
@@ -67,6 +70,7 @@ class RequestReader {
   bool head_taken_ = false;
   bool continue_wanted_ = false;
   bool faulty_ = false;
+  std::optional<HttpRequest> faulty_head_;
 };
 
 }  // namespace tandem::router

@@ -47,7 +47,7 @@ class Unanswered {
       absl::MutexLock lock(&mutex_);
       exchanges_.push_back(std::move(exchange));
     };
-    hooks.fault = [](int status, const std::string& message) {
+    hooks.fault = [](int status, const std::string& message, const auto&) {
       return HttpReply{status, "text/plain", message};
     };
     return hooks;
@@ -108,7 +108,7 @@ TEST(HttpBudget, SlowReadersLetGoWhenItIsScarce) {
   hooks.handle = [&body](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
     exchange->Reply({200, "text/plain", request.path == "/large" ? body : "small"});
   };
-  hooks.fault = [](int status, const std::string& message) {
+  hooks.fault = [](int status, const std::string& message, const auto&) {
     return HttpReply{status, "text/plain", message};
   };
   const ConnectionLimits limits = {.idle_timeout = absl::Milliseconds(50),

@@ -163,6 +163,10 @@ TEST(RequestReader, BoundsHeadersAndBodies) {
   RequestReader::Result result = reader.Next();
   ASSERT_TRUE(std::holds_alternative<RequestReader::Fault>(result));
   EXPECT_EQ(std::get<RequestReader::Fault>(result).status, 413);
+  // What came before the fault is known.
+  ASSERT_TRUE(reader.Head().has_value());
+  EXPECT_EQ(reader.Head()->path, "/");
+  EXPECT_EQ(reader.Head()->Header("content-length"), "11");
   // Nothing is found after a fault.
   reader.Append("GET / HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(std::holds_alternative<RequestReader::NeedMore>(reader.Next()));

@@ -130,7 +130,7 @@ TEST(RequestBounds, AServerRefusesATrailerWithoutAnEnd) {
   hooks.handle = [](HttpRequest, std::shared_ptr<HttpExchange> exchange) {
     exchange->Reply({200, "text/plain", "whole"});
   };
-  hooks.fault = [](int status, const std::string& message) {
+  hooks.fault = [](int status, const std::string& message, const auto&) {
     return HttpReply{status, "text/plain", message};
   };
   HttpServerOptions options;

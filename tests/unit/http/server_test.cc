@@ -17,7 +17,9 @@ namespace {
 using testing::HttpAnswer;
 using testing::HttpSocket;
 
-HttpReply Fault(int status, const std::string& message) { return {status, "text/plain", message}; }
+HttpReply Fault(int status, const std::string& message, const std::optional<HttpRequest>&) {
+  return {status, "text/plain", message};
+}
 
 HttpServerOptions Options(ConnectionLimits limits) {
   HttpServerOptions options;

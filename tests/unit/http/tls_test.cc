@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartEcho(const Certificate& certifi
     }
     exchange->EndStream(true, "");
   };
-  hooks.fault = [](int status, const std::string& message) {
+  hooks.fault = [](int status, const std::string& message, const auto&) {
     return HttpReply{status, "text/plain", message};
   };
   return HttpServer::Start(options, std::move(hooks));
