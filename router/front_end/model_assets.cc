@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/byte_vocabulary.h"
 #include "common/model/checkpoint.h"
 #include "common/model/hash_model.h"
+#include "router/front_end/call_ids.h"
 #include "router/front_end/json_body.h"
 #include "router/front_end/long_work.h"
 
@@ -65,9 +67,35 @@ std::unique_ptr<model::ChatTemplate> ParseTemplate(const std::string& source, ab
   return nullptr;
 }
 
+// Whether a prompt with a tool names it. A template that cannot be tried is taken to do so.
+bool ShowsTools(const model::ChatTemplate* chat_template) {
+  if (chat_template == nullptr) return false;
+  constexpr char kName[] = "a_tool_to_look_for";
+  model::ChatTemplate::RenderInput input;
+  input.messages = Json::array({{{"role", "user"}, {"content", "u"}}});
+  input.tools =
+      Json::array({{{"type", "function"},
+                    {"function",
+                     {{"name", kName},
+                      {"description", ""},
+                      {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}}});
+  input.steps_max = ModelAssets::kShortTrialStepsMax;
+  const absl::StatusOr<std::string> text = chat_template->Render(input);
+  return !text.ok() || absl::StrContains(*text, kName);
+}
+
+bool TakesShortIdsOnly(const model::ChatTemplate* chat_template) {
+  return chat_template != nullptr &&
+         NeedsShortCallIds(*chat_template, ModelAssets::kShortTrialStepsMax);
+}
+
 }  // namespace
 
 void ModelAssets::TryChatTemplate() {
+  const bool one_for_all = tool_chat_template == nullptr && tool_chat_template_fault.ok();
+  shows_tools = ShowsTools((one_for_all ? chat_template : tool_chat_template).get());
+  needs_short_ids = TakesShortIdsOnly(chat_template.get());
+  tool_needs_short_ids = TakesShortIdsOnly(tool_chat_template.get());
   constexpr size_t kMessageBytes = sizeof(R"({"role":"user","content":""},)") - 1;
   if (chat_template == nullptr && tool_chat_template == nullptr) return;
   model::ChatTemplate::RenderInput input;
@@ -179,6 +207,7 @@ absl::StatusOr<std::string> ModelAssets::RenderChat(model::ChatTemplate::RenderI
   input.bos_token = text_of(tokenizer->bos_token_id());
   input.eos_token = text_of(tokenizer->eos_token_id());
   input.now = now;
+  if (with_tools ? tool_needs_short_ids : needs_short_ids) ShortenCallIds(input.messages);
   if (renders_shortly) {
     // Twice the bytes, because what was read may be written differently. A conversation of so many
     // bytes takes no more steps in any case.

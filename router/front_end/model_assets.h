@@ -38,6 +38,11 @@ struct ModelAssets {
   bool renders_shortly = true;
   static constexpr int64_t kShortRenderStepsMax = 500'000;  // some 20 ms
 
+  // Whether a conversation with tools shows the model their names.
+  bool shows_tools = false;
+  // Whether chat_template and tool_chat_template take short ids of calls only; see call_ids.h.
+  bool needs_short_ids = false, tool_needs_short_ids = false;
+
   // A text of more bytes never fits into the context, so it is refused without being tokenized.
   int64_t prompt_bytes_max = 0;
 
@@ -48,8 +53,10 @@ struct ModelAssets {
 
   // Takes this text in place of the model's own templates. kInvalidArgument: it cannot be used.
   absl::Status UseChatTemplate(std::string source);
-  // Sets renders_shortly: renders the most messages that a short request can have. The template may
-  // take kShortTrialStepsMax for them, so that other conversations have room below the bound.
+  // Sets what is known of the templates by rendering with them: renders_shortly with the most
+  // messages that a short request can have, then shows_tools and which ids of calls they take. A
+  // template may take kShortTrialStepsMax for each, so that other conversations have room below the
+  // bound.
   void TryChatTemplate();
   static constexpr int64_t kShortTrialStepsMax = 200'000;
 
