@@ -87,11 +87,14 @@ absl::Status ItemReader::AddCall(const Json& item, const std::string& path) {
   const std::string id = fields.String("call_id").value_or("");
   const std::string name = fields.String("name").value_or("");
   const auto arguments = fields.String("arguments");
+  const std::string status = fields.String("status").value_or("");
   if (id.empty()) fields.Fault("call_id", "a string that is not empty");
   if (name.empty()) fields.Fault("name", "a function's name");
   if (!arguments.has_value()) fields.Fault("arguments", "a JSON object as a string");
   RETURN_IF_ERROR(fields.status());
   absl::StatusOr<Json> parsed = ParseJsonBody(arguments->empty() ? "{}" : *arguments);
+  // A call that was cut off has the beginning of its arguments: it goes on as one without any.
+  if (!parsed.ok() && status == "incomplete") parsed = Json::object();
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(fields.PathOf("arguments"), ": ", parsed.status().message()));

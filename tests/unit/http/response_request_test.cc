@@ -166,6 +166,26 @@ TEST(Response, GoesOnWithOneThatWasKept) {
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("keeps no responses")));
 }
 
+// What max_output_tokens or a stop string cut off is kept as it is, and goes on without arguments.
+TEST(Response, GoesOnWithACallThatWasCutOff) {
+  const auto item = [](const char* status) {
+    return ParseJsonBody(absl::StrCat(R"({"items":[{"type":"function_call","call_id":"c",
+        "name":"f","arguments":"{\"x\": [1, ","status":")",
+                                      status, "\"}]}"))
+        .value()["items"];
+  };
+  const auto read = [&](const char* status) {
+    const ResponseReading reading = {
+        .keeps = true,
+        .find = [&](const std::string&) -> absl::StatusOr<Json> { return item(status); }};
+    const Json body = ParseJsonBody(R"({"previous_response_id":"r","input":"go on"})").value();
+    return ReadResponse(body, Assets(), absl::UnixEpoch(), reading);
+  };
+  EXPECT_OK(read("incomplete"));
+  EXPECT_THAT(read("completed"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          StartsWith("previous_response_id: item 0.arguments: ")));
+}
+
 TEST(Response, WhatIsRefusedIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("input":5)", "input: 5, expected"},
