@@ -25,7 +25,8 @@ void HttpApi::Messages(Call& call) {
 // How many tokens the prompt of such a request has.
 void HttpApi::CountTokens(Call& call) {
   const absl::StatusOr<ApiRequest> api = MessageOf(call, /*counts_only=*/true);
-  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  const absl::Status served = api.ok() ? CheckServes(api->model) : api.status();
+  if (!served.ok()) return Reply(call, ErrorReply(served));
   Reply(call, {.body = JsonText(Json{{"input_tokens", api->requests[0].tokens().ids_size()}})});
 }
 

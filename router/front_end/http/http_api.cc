@@ -397,6 +397,11 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
 
 // ---- models and tokens
 
+absl::Status HttpApi::CheckServes(const std::string& model) const {
+  const ModelIdentity& served = deps_.session.assets.identity;
+  return model.empty() || served.Serves(model) ? absl::OkStatus() : served.NotServed(model);
+}
+
 Json HttpApi::ModelJson() const {
   const ModelIdentity& model = deps_.session.assets.identity;
   return {{"id", model.served_name()},   {"object", "model"},

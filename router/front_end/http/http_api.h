@@ -223,6 +223,8 @@ class HttpApi {
   absl::StatusOr<std::string> TokenizeText(const Call& call) const;
   absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
   Json ModelJson() const;
+  // kNotFound when `model`, a client's name for it, is not served here; without one, all is well.
+  absl::Status CheckServes(const std::string& model) const;
   // The same in Anthropic's form.
   Json AnthropicModelJson() const;
   std::string NewId(absl::string_view prefix) const;

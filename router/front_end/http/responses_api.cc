@@ -75,11 +75,13 @@ void HttpApi::Responses(Call& call) {
 
 // How many tokens the prompt of such a request has.
 void HttpApi::InputTokens(Call& call) {
-  const absl::StatusOr<ApiRequest> api = ResponseOf(call);
+  absl::StatusOr<ApiRequest> api = ResponseOf(call);
   if (call.kept_bytes > 0 && !call.away) {
     return RunAway(call, call.request.body.size() + call.kept_bytes, &HttpApi::InputTokens);
   }
-  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  absl::Status status = api.ok() ? CheckServes(api->model) : api.status();
+  if (status.ok()) status = FitPrompts(*api);
+  if (!status.ok()) return Reply(call, ErrorReply(status));
   const Json counted = {{"object", "response.input_tokens"},
                         {"input_tokens", api->requests[0].tokens().ids_size()}};
   Reply(call, {.body = JsonText(counted)});

@@ -17,7 +17,7 @@ absl::StatusOr<std::string> HttpApi::TokenizeText(const Call& call) const {
   ASSIGN_OR_RETURN(const Json body, ParseBody(call));
   const ModelAssets& assets = deps_.session.assets;
   Fields fields(body);
-  fields.Ignore({"model"});
+  RETURN_IF_ERROR(CheckServes(fields.String("model").value_or("")));
   fields.Bool("strict");
   std::string text;
   model::Tokenizer::EncodeOptions options;
@@ -59,7 +59,7 @@ absl::StatusOr<Json> HttpApi::DetokenizeJson(const Call& call) const {
   ASSIGN_OR_RETURN(const Json body, ParseBody(call));
   const ModelAssets& assets = deps_.session.assets;
   Fields fields(body);
-  fields.Ignore({"model"});
+  RETURN_IF_ERROR(CheckServes(fields.String("model").value_or("")));
   fields.Bool("strict");
   if (fields.Any("tokens") == nullptr) fields.Fault("tokens", "a list of token ids");
   std::vector<TokenId> ids;
