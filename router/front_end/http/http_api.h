@@ -179,6 +179,7 @@ class HttpApi {
   void OllamaTags(Call& call);
   void OllamaRunning(Call& call);
   void OllamaShow(Call& call);
+  void OllamaVersion(Call& call);
   void OllamaAnswer(Call& call, ApiKind kind);
   absl::StatusOr<std::string> OllamaNameIn(const Json& body) const;
   Json OllamaModel() const;
@@ -198,13 +199,13 @@ class HttpApi {
   void ClusterStatus(Call& call);
   void Traces(Call& call);
   void OneTrace(Call& call);
+  // Makes the prompts fit into what the fleet holds, where the request asks for that.
+  absl::Status FitPrompts(ApiRequest& api) const;
   void Generate(Call& call, ApiRequest api, const char* id_prefix);
   void Models(Call& call);
   void AnthropicModels(Call& call);
   void OneModel(Call& call);
   // In tokenize_api.cc.
-  // Makes the prompts fit into what the fleet holds, where the request asks for that.
-  absl::Status FitPrompts(ApiRequest& api) const;
   void Tokenize(Call& call);
   void Detokenize(Call& call);
   void Health(Call& call);
@@ -222,9 +223,9 @@ class HttpApi {
   // The members of /tokenize's answer but the last.
   absl::StatusOr<std::string> TokenizeText(const Call& call) const;
   absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
-  Json ModelJson() const;
   // kNotFound when `model`, a client's name for it, is not served here; without one, all is well.
   absl::Status CheckServes(const std::string& model) const;
+  Json ModelJson() const;
   // The same in Anthropic's form.
   Json AnthropicModelJson() const;
   std::string NewId(absl::string_view prefix) const;

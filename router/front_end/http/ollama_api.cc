@@ -11,6 +11,12 @@
 #include "router/front_end/http/openai_error.h"
 
 namespace tandem::router {
+namespace {
+
+// The version of Ollama whose members /api/show and answers have. Clients refuse older ones.
+constexpr char kOllamaVersion[] = "0.6.4";
+
+}  // namespace
 
 void HttpApi::OllamaAnswer(Call& call, ApiKind kind) {
   const absl::StatusOr<Json> body = ParseBody(call);
@@ -78,6 +84,11 @@ void HttpApi::OllamaRunning(Call& call) {
   Reply(call, {.body = JsonText(Json{{"models", Json::array({model})}})});
 }
 
+void HttpApi::OllamaVersion(Call& call) {
+  Reply(call,
+        {.body = JsonText(Json{{"version", kOllamaVersion}, {"tandem", std::string(kVersion)}})});
+}
+
 void HttpApi::OllamaShow(Call& call) {
   const absl::StatusOr<Json> body = ParseBody(call);
   const absl::StatusOr<std::string> name = body.ok() ? OllamaNameIn(*body) : body.status();
@@ -85,7 +96,7 @@ void HttpApi::OllamaShow(Call& call) {
   const ModelAssets& assets = deps_.session.assets;
   const Json model = OllamaModel();
   Json capabilities = Json::array({"completion"});
-  if (assets.chat_template != nullptr) capabilities.push_back("tools");
+  if (assets.shows_tools) capabilities.push_back("tools");
   const Json shown = {{"modelfile", ""},
                       {"parameters", ""},
                       {"template", ""},

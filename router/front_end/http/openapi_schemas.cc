@@ -320,6 +320,7 @@ void AddReplies(Json& schemas) {
   schemas["Drain"] = ObjectOf(
       {{"draining", "boolean"}, {"requests_running", "integer"}, {"requests_queued", "integer"}});
   schemas["Version"] = ObjectOf({{"version", "string"}});
+  schemas["OllamaVersion"] = ObjectOf({{"version", "string"}, {"tandem", "string"}});
   schemas["Traces"] = ObjectOf({{"traces", "array"}});
   schemas["Document"] = {{"type", "object"}};
   Json error = ObjectOf({{"message", "string"}, {"type", "string"}});

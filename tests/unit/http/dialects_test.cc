@@ -1,0 +1,126 @@
+// Goal: endpoints of every dialect answer in its form: also to requests that cannot be read, to
+// names that are not served, and about what the fleet holds.
+#include <gmock/gmock.h>
+
+#include "tests/testing/http_client.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/unit/http/front_end_parts.h"
+
+namespace tandem::router {
+namespace {
+
+using ::tandem::testing::Ask;
+using ::tandem::testing::GetOf;
+using ::tandem::testing::HttpAnswer;
+using ::tandem::testing::PostOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kFleetTokens = 4096;  // as StartHttp says
+constexpr size_t kBodyBytesMax = 20000;
+
+class Dialects : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    FrontEndOptions options;
+    options.server.limits.reader.body_bytes_max = kBodyBytesMax;
+    options.allowed_origins = {"https://page.example"};
+    ASSERT_OK_AND_ASSIGN(
+        http_, StartHttp(parts_.Session(inbox_, constraints_, long_work_), status_, options));
+  }
+  void TearDown() override { http_->Stop(); }
+
+  HttpAnswer Post(const std::string& path, const std::string& body) const {
+    return Ask(http_->address(), PostOf(path, body));
+  }
+
+  FrontEndParts parts_;
+  Inbox inbox_{64, [](std::vector<InboxItem>&) {}};
+  guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
+  LongWork long_work_;
+  StatusBoard status_{inbox_};
+  std::unique_ptr<HttpApi> http_;
+};
+
+TEST_F(Dialects, ABodyThatIsTooLargeIsRefusedInTheFormOfThePath) {
+  const auto refused = [&](const std::string& path, const std::string& coding) {
+    const HttpAnswer answer =
+        Ask(http_->address(), absl::StrCat("POST ", path, " HTTP/1.1\r\nhost: t\r\n", coding));
+    EXPECT_EQ(answer.status, 413) << path;
+    EXPECT_NE(answer.Header("x-request-id"), "") << path;
+    return answer.Json();
+  };
+  // One that says how long it is, and one whose chunks become too long.
+  for (const std::string& coding :
+       {absl::StrCat("content-length: ", kBodyBytesMax + 1, "\r\n\r\n"),
+        absl::StrCat("transfer-encoding: chunked\r\n\r\n", absl::Hex(kBodyBytesMax + 1), "\r\n",
+                     std::string(kBodyBytesMax + 1, 'x'), "\r\n0\r\n\r\n")}) {
+    const nlohmann::json anthropic = refused("/v1/messages", coding);
+    EXPECT_EQ(anthropic["type"], "error") << anthropic;
+    EXPECT_EQ(anthropic["error"]["type"], "request_too_large") << anthropic;
+    const nlohmann::json ollama = refused("/api/chat", coding);
+    EXPECT_TRUE(ollama["error"].is_string()) << ollama;
+    const nlohmann::json openai = refused("/v1/chat/completions", coding);
+    EXPECT_TRUE(openai["error"]["message"].is_string()) << openai;
+  }
+}
+
+// A page reads the refusal that its own request got.
+TEST_F(Dialects, PagesMayReadWhyARequestCouldNotBeRead) {
+  const HttpAnswer answer =
+      Ask(http_->address(),
+          absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\n",
+                       "origin: https://page.example\r\ncontent-length: 20001\r\n\r\n"));
+  EXPECT_EQ(answer.status, 413);
+  EXPECT_EQ(answer.Header("access-control-allow-origin"), "https://page.example");
+}
+
+TEST_F(Dialects, WhatHasNoPathIsRefusedInOpenAIsForm) {
+  const HttpAnswer answer = Ask(http_->address(), "\x01\x02\r\n\r\n");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_TRUE(answer.Json()["error"]["message"].is_string()) << answer.body;
+}
+
+TEST_F(Dialects, CountsAndTokensAreOfTheModelThatIsServed) {
+  const std::string messages = R"("messages":[{"role":"user","content":"u"}])";
+  const std::pair<const char*, std::string> bodies[] = {
+      {"/v1/messages/count_tokens", messages},
+      {"/v1/responses/input_tokens", R"("input":"u")"},
+      {"/tokenize", R"("prompt":"u")"},
+      {"/tokenize", messages},
+      {"/detokenize", R"("tokens":[104])"}};
+  for (const auto& [path, members] : bodies) {
+    EXPECT_EQ(Post(path, absl::StrCat("{", members, "}")).status, 200) << path;
+    EXPECT_EQ(Post(path, absl::StrCat(R"({"model":"hash",)", members, "}")).status, 200) << path;
+    const HttpAnswer other = Post(path, absl::StrCat(R"({"model":"other",)", members, "}"));
+    EXPECT_EQ(other.status, 404) << path << ": " << other.body;
+    EXPECT_THAT(other.body, HasSubstr("is not served here")) << path;
+  }
+}
+
+TEST_F(Dialects, TruncationFitsWhatTheFleetHolds) {
+  const HttpAnswer counted =
+      Post("/v1/responses/input_tokens",
+           absl::StrCat(R"({"truncation":"auto","input":")", std::string(9000, 'x'), "\"}"));
+  EXPECT_EQ(counted.Json()["input_tokens"], kFleetTokens - 1024) << counted.body;
+}
+
+// Clients refuse versions of Ollama that are too old for them.
+TEST_F(Dialects, OllamasVersionIsThatOfTheApi) {
+  const nlohmann::json ollama = Ask(http_->address(), GetOf("/api/version")).Json();
+  const nlohmann::json own = Ask(http_->address(), GetOf("/version")).Json();
+  EXPECT_EQ(ollama["version"], "0.6.4");
+  EXPECT_EQ(ollama["tandem"], own["version"]);
+}
+
+TEST_F(Dialects, OnlyATemplateThatShowsToolsIsListedWithThem) {
+  const auto capabilities = [&] { return Post("/api/show", "{}").Json()["capabilities"]; };
+  const nlohmann::json without = {"completion"};
+  const nlohmann::json with = {"completion", "tools"};
+  EXPECT_EQ(capabilities(), without);
+  ASSERT_OK(parts_.assets->UseChatTemplate(
+      "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{{ messages[0].content }}"));
+  EXPECT_EQ(capabilities(), with);
+}
+
+}  // namespace
+}  // namespace tandem::router
