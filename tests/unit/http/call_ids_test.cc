@@ -5,6 +5,9 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/ollama_request.h"
 #include "tests/testing/status_matchers.h"
@@ -104,6 +107,19 @@ TEST(CallIds, OtherTemplatesGetThoseOfTheClient) {
   const auto assets = AssetsWith(kLenient);
   EXPECT_EQ(PromptOf(*assets, absl::StrCat(Calls({kOwn}), ",", Result(kOwn))),
             absl::StrCat("[", kOwn, "](", kOwn, ")"));
+}
+
+// One as Mistral publishes them, which looks at more than ids.
+TEST(CallIds, APublishedTemplateTakesThem) {
+  std::ifstream file(
+      absl::StrCat(TANDEM_SOURCE_DIR, "/tests/golden/chat_template/templates/mistral_like.jinja"));
+  std::stringstream source;
+  source << file.rdbuf();
+  const auto assets = AssetsWith(source.str());
+  EXPECT_TRUE(assets->shows_tools);
+  const std::string prompt = PromptOf(*assets, absl::StrCat(Calls({kOwn}), ",", Result(kOwn)));
+  EXPECT_THAT(prompt, HasSubstr(R"("id": "000000000")"));
+  EXPECT_THAT(prompt, HasSubstr(R"("call_id": "000000000")"));
 }
 
 // A template that refuses calls for another reason goes on to say so.
