@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/pull/file_hash.h"
+#include "cli/pull/server_reply.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
@@ -30,26 +31,19 @@ struct CurlDelete {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
 
-// What one call of the server brought.
-struct Reply {
-  long status = 0;
-  std::string etag;
-  std::optional<absl::Duration> retry_after;
-};
-
 // Takes a reply's body.
 class Sink {
  public:
   virtual ~Sink() = default;
   // The first bytes follow. `from`: of the file, where they begin. False ends the call.
-  virtual bool Begin(const Reply& reply, int64_t from) = 0;
+  virtual bool Begin(const ServerReply& reply, int64_t from) = 0;
   virtual bool Take(const char* data, size_t bytes) = 0;
 };
 
 struct Call {
   CURL* curl = nullptr;
   Sink* sink = nullptr;
-  Reply reply;
+  ServerReply reply;
   int64_t from = 0;  // asked for
   int64_t header_bytes = 0;
   bool begun = false;
@@ -62,15 +56,9 @@ size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   call.header_bytes += static_cast<int64_t>(bytes);
   if (call.header_bytes > kHeaderBytesMax) return 0;
   const absl::string_view line = absl::StripAsciiWhitespace(absl::string_view(data, bytes));
-  if (absl::StartsWith(line, "HTTP/")) call.reply = Reply();  // of a redirection, or the last one
-  const size_t colon = line.find(':');
-  if (colon == absl::string_view::npos) return bytes;
-  const std::string name = absl::AsciiStrToLower(line.substr(0, colon));
-  const absl::string_view value = absl::StripAsciiWhitespace(line.substr(colon + 1));
-  if (name == "etag") call.reply.etag = std::string(value.substr(0, 256));
-  int64_t seconds = 0;
-  if (name == "retry-after" && absl::SimpleAtoi(value, &seconds) && seconds >= 0)
-    call.reply.retry_after = absl::Seconds(seconds);
+  if (absl::StartsWith(line, "HTTP/"))
+    call.reply = ServerReply();  // of a redirection, or the last one
+  call.reply.ReadHeader(line);
   return bytes;
 }
 
@@ -98,7 +86,7 @@ int OnTick(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 class TextSink final : public Sink {
  public:
   explicit TextSink(int64_t bytes_max) : bytes_max_(bytes_max) {}
-  bool Begin(const Reply&, int64_t) override {
+  bool Begin(const ServerReply&, int64_t) override {
     text.clear();
     return true;
   }
@@ -114,28 +102,62 @@ class TextSink final : public Sink {
   const int64_t bytes_max_;
 };
 
-// The .part file, and beside it the ETag of what it is a part of.
+void RemovePart(const std::string& path) {
+  std::error_code ignored;
+  fs::remove(path, ignored);
+  fs::remove(path + ".etag", ignored);
+}
+
+// What a .part file is a part of; it stands beside it.
+struct Whole {
+  FileVersion version;
+  int64_t bytes = -1;  // -1: not known
+
+  // By what a server can tell that it still has this file; empty: by nothing.
+  std::string if_range() const {
+    return IsStrong(version.etag) ? version.etag : version.last_modified;
+  }
+};
+
+// The .part file, and beside it the Whole as lines of text.
 class PartSink final : public Sink {
  public:
   PartSink(std::string path, int64_t bytes_max, const Downloader::Progress& on_progress)
       : path_(std::move(path)), bytes_max_(bytes_max), on_progress_(on_progress) {}
 
-  // What arrived earlier, if it can be gone on with.
+  // What arrived earlier.
   int64_t have() const {
     std::error_code error;
     const auto bytes = fs::file_size(path_, error);
     return error ? 0 : static_cast<int64_t>(bytes);
   }
-  std::string etag() const {
-    std::string etag;
-    std::getline(std::ifstream(path_ + ".etag"), etag);
-    return etag;
+  Whole whole() const {
+    Whole whole;
+    std::ifstream in(path_ + ".etag");
+    std::string bytes;
+    std::getline(in, whole.version.etag);
+    std::getline(in, whole.version.last_modified);
+    std::getline(in, bytes);
+    if (!absl::SimpleAtoi(bytes, &whole.bytes)) whole.bytes = -1;
+    return whole;
   }
-  bool Begin(const Reply& reply, int64_t from) override {
+  bool Begin(const ServerReply& reply, int64_t from) override {
     bytes_ = from;
-    std::ofstream(path_ + ".etag") << reply.etag << "\n";
-    // A server that sends the whole file begins it anew.
-    file_.open(path_, from > 0 ? std::ios::binary | std::ios::app : std::ios::binary);
+    if (reply.status == 206) {
+      changed = IsOfAnother(reply, from);
+      if (changed) return false;
+    }
+    if (from == 0) {
+      // A server that sends the whole file begins it anew. The old part has to be gone before the
+      // lines beside it are another file's.
+      Discard();
+      const FileVersion version = reply.StrongVersion();
+      std::ofstream(path_ + ".etag")
+          << version.etag << "\n"
+          << version.last_modified << "\n"
+          << (reply.status == 206 ? reply.file_bytes : reply.length) << "\n";
+    }
+    file_.open(path_, std::ios::binary | std::ios::app);
     return !(failed = !file_.is_open());
   }
   bool Take(const char* data, size_t bytes) override {
@@ -152,14 +174,24 @@ class PartSink final : public Sink {
     if (file_.is_open()) file_.close();
     return !(failed |= !file_);
   }
-  void Discard() {
-    std::error_code ignored;
-    fs::remove(path_, ignored);
-    fs::remove(path_ + ".etag", ignored);
-  }
+  void Discard() { RemovePart(path_); }
   bool too_large = false, failed = false;
+  bool changed = false;  // the server sent a part of another file
 
  private:
+  // Whether the part of a file that the server sends does not continue what is here.
+  bool IsOfAnother(const ServerReply& reply, int64_t from) const {
+    if (reply.range_from != from) return true;
+    if (from == 0) return false;
+    const Whole kept = whole();
+    const auto differ = [](const std::string& a, const std::string& b) {
+      return !a.empty() && !b.empty() && a != b;
+    };
+    return differ(kept.version.etag, reply.version.etag) ||
+           differ(kept.version.last_modified, reply.version.last_modified) ||
+           (kept.bytes >= 0 && reply.file_bytes >= 0 && kept.bytes != reply.file_bytes);
+  }
+
   const std::string path_;
   const int64_t bytes_max_;
   const Downloader::Progress& on_progress_;
@@ -175,7 +207,9 @@ class CurlDownloader final : public Downloader {
     std::string text;
     RETURN_IF_ERROR(Persist([&](bool& gained, std::optional<absl::Duration>& wait) {
       TextSink sink(bytes_max);
-      const absl::Status status = Get(url, 0, "", sink, wait);
+      ServerReply reply;
+      const absl::Status status = Get(url, {}, sink, reply);
+      wait = reply.retry_after;
       gained = false;
       text = std::move(sink.text);
       if (sink.too_large) return TooLarge(url, bytes_max);
@@ -184,32 +218,38 @@ class CurlDownloader final : public Downloader {
     return text;
   }
 
-  absl::StatusOr<std::string> Fetch(const RemoteFile& file, const std::string& path,
+  absl::StatusOr<FetchedFile> Fetch(const RemoteFile& file, const std::string& path,
                                     const Progress& on_progress) override {
-    const std::string part = path + ".part";
-    std::string sha256;
+    const std::string part = PartOf(path);
+    FetchedFile fetched;
     bool damaged = false;
     RETURN_IF_ERROR(Persist([&](bool& gained, std::optional<absl::Duration>& wait) {
-      const absl::Status status = FetchPart(file, part, on_progress, gained, wait);
-      if (!status.ok()) return status;
+      const absl::Status status =
+          FetchPart(file, part, on_progress, gained, fetched.unchanged, wait);
+      if (!status.ok() || fetched.unchanged) return status;
       absl::StatusOr<std::string> checked = Check(file, part);
+      PartSink sink(part, 0, on_progress);
       if (!checked.ok()) {
-        PartSink(part, 0, on_progress).Discard();
+        sink.Discard();
         // Once more from the beginning; twice is no accident.
         if (std::exchange(damaged, true)) return absl::DataLossError(checked.status().message());
         return absl::UnavailableError(checked.status().message());
       }
-      sha256 = *std::move(checked);
+      fetched.sha256 = *std::move(checked);
+      fetched.version = sink.whole().version;
       return absl::OkStatus();
     }));
-    std::error_code error;
-    fs::rename(part, path, error);
-    if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
-    fs::remove(part + ".etag", error);
-    return sha256;
+    return fetched;
   }
 
  private:
+  // What a call asks for.
+  struct Asked {
+    int64_t from = 0;      // the first byte of the file
+    std::string if_range;  // empty: that range of any file
+    FileVersion unless;    // of a file that is not wanted
+  };
+
   static absl::Status TooLarge(const std::string& url, int64_t bytes_max) {
     return absl::ResourceExhaustedError(
         absl::StrCat(url, ": has more than ", bytes_max, " bytes, the limit"));
@@ -236,19 +276,35 @@ class CurlDownloader final : public Downloader {
     }
   }
 
+  // Where to go on with what `sink` has of `file`.
+  static Asked Continue(const RemoteFile& file, PartSink& sink) {
+    Asked asked{.from = sink.have(), .if_range = sink.whole().if_range(), .unless = file.here};
+    const bool has_hash = !file.sha256.empty() || !file.git_blob.empty();
+    const bool too_much = file.bytes >= 0 && asked.from > file.bytes;
+    // Of a file without any name for its contents nothing tells what to go on with.
+    if (too_much || (asked.if_range.empty() && !has_hash)) {
+      sink.Discard();
+      asked.from = 0;
+    }
+    return asked;
+  }
+
   absl::Status FetchPart(const RemoteFile& file, const std::string& part,
-                         const Progress& on_progress, bool& gained,
+                         const Progress& on_progress, bool& gained, bool& unchanged,
                          std::optional<absl::Duration>& wait) {
     PartSink sink(part, file.bytes >= 0 ? file.bytes : file.bytes_max, on_progress);
-    int64_t have = sink.have();
-    if (file.bytes >= 0 && have > file.bytes) {
-      sink.Discard();
-      have = 0;
-    }
-    if (file.bytes >= 0 && have == file.bytes && have > 0) return absl::OkStatus();
-    const absl::Status status = Get(file.url, have, sink.etag(), sink, wait);
+    const Asked asked = Continue(file, sink);
+    if (file.bytes >= 0 && asked.from == file.bytes && asked.from > 0) return absl::OkStatus();
+    ServerReply reply;
+    const absl::Status status = Get(file.url, asked, sink, reply);
+    wait = reply.retry_after;
     const bool written = sink.Close();
-    gained = sink.have() > have;
+    gained = sink.have() > asked.from;
+    if (reply.status == 304) {
+      unchanged = true;
+      sink.Discard();
+      return absl::OkStatus();
+    }
     if (!written)
       return absl::ResourceExhaustedError(absl::StrCat(part, ": cannot be written (disk full?)"));
     if (sink.too_large) {
@@ -257,19 +313,28 @@ class CurlDownloader final : public Downloader {
       return absl::DataLossError(absl::StrCat(file.url, ": the server sends more than the ",
                                               file.bytes, " bytes that its list names"));
     }
-    if (status.code() == absl::StatusCode::kOutOfRange) {
-      sink.Discard();  // of another file than the server has now
+    if (sink.changed || status.code() == absl::StatusCode::kOutOfRange) {
+      sink.Discard();
       gained = false;
-      return absl::UnavailableError(status.message());
+      return absl::UnavailableError(
+          sink.changed ? absl::StrCat(file.url, ": the server has another file than before")
+                       : std::string(status.message()));
     }
     RETURN_IF_ERROR(status);
-    const int64_t bytes = sink.have();
+    return CheckSize(file, sink);
+  }
+
+  // Whether `sink` has as many bytes as were promised.
+  static absl::Status CheckSize(const RemoteFile& file, PartSink& sink) {
+    const int64_t bytes = sink.have(), promised = sink.whole().bytes;
     if (file.bytes >= 0 && bytes < file.bytes) {
       sink.Discard();
       return absl::DataLossError(absl::StrCat(file.url, ": the server has ", bytes,
                                               " bytes, and its list names ", file.bytes));
     }
-    return absl::OkStatus();
+    if (bytes >= promised) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat(file.url, ": the server sent ", bytes, " bytes and promised ", promised));
   }
 
   static absl::StatusOr<std::string> Check(const RemoteFile& file, const std::string& part) {
@@ -286,21 +351,49 @@ class CurlDownloader final : public Downloader {
   }
 
   // One call. kUnavailable: it may succeed later.
-  absl::Status Get(const std::string& url, int64_t from, const std::string& etag, Sink& sink,
-                   std::optional<absl::Duration>& wait) {
+  absl::Status Get(const std::string& url, const Asked& asked, Sink& sink, ServerReply& reply) {
     CURL* curl = curl_.get();
     curl_easy_reset(curl);
-    Call call{.curl = curl, .sink = &sink, .reply = {}, .from = from, .wait = &options_.wait};
-    std::unique_ptr<curl_slist, CurlDelete> headers;
-    const auto add_header = [&](const std::string& header) {
-      headers.reset(curl_slist_append(headers.release(), header.c_str()));
-    };
-    if (from > 0) {
-      curl_easy_setopt(curl, CURLOPT_RANGE, absl::StrCat(from, "-").c_str());
-      if (!etag.empty() && !absl::StartsWith(etag, "W/")) add_header("If-Range: " + etag);
-    }
-    curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+    Call call{.curl = curl, .sink = &sink, .reply = {}, .from = asked.from, .wait = &options_.wait};
+    const auto headers = HeadersOf(asked);
+    if (asked.from > 0)
+      curl_easy_setopt(curl, CURLOPT_RANGE, absl::StrCat(asked.from, "-").c_str());
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
+    SetUp(url);
+    curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, OnHeader);
+    curl_easy_setopt(curl, CURLOPT_HEADERDATA, &call);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, OnBody);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &call);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, OnTick);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &call);
+    const CURLcode code = curl_easy_perform(curl);
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &call.reply.status);
+    reply = call.reply;
+    if (code == CURLE_ABORTED_BY_CALLBACK) return absl::CancelledError("interrupted");
+    if (code == CURLE_OK && call.reply.status == 200 && !call.begun) {
+      // An empty file.
+      if (!sink.Begin(call.reply, 0)) return absl::UnavailableError(url);
+    }
+    return StatusOf(url, code, call.reply.status);
+  }
+
+  static std::unique_ptr<curl_slist, CurlDelete> HeadersOf(const Asked& asked) {
+    std::unique_ptr<curl_slist, CurlDelete> headers;
+    const auto add = [&](absl::string_view name, const std::string& value) {
+      if (value.empty()) return;
+      headers.reset(curl_slist_append(headers.release(), absl::StrCat(name, ": ", value).c_str()));
+    };
+    if (asked.from > 0) add("If-Range", asked.if_range);
+    add("If-None-Match", asked.unless.etag);
+    if (asked.unless.etag.empty()) add("If-Modified-Since", asked.unless.last_modified);
+    return headers;
+  }
+
+  // What is the same for all calls.
+  void SetUp(const std::string& url) {
+    CURL* curl = curl_.get();
+    curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
     curl_easy_setopt(curl, CURLOPT_USERAGENT, "tandem");
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
@@ -318,22 +411,6 @@ class CurlDownloader final : public Downloader {
       curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
       curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, options_.token.c_str());
     }
-    curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, OnHeader);
-    curl_easy_setopt(curl, CURLOPT_HEADERDATA, &call);
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, OnBody);
-    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &call);
-    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, OnTick);
-    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &call);
-    const CURLcode code = curl_easy_perform(curl);
-    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &call.reply.status);
-    wait = call.reply.retry_after;
-    if (code == CURLE_ABORTED_BY_CALLBACK) return absl::CancelledError("interrupted");
-    if (code == CURLE_OK && call.reply.status == 200 && !call.begun) {
-      // An empty file.
-      if (!sink.Begin(call.reply, 0)) return absl::UnavailableError(url);
-    }
-    return StatusOf(url, code, call.reply.status);
   }
 
   bool IsTokenHost(absl::string_view url) const {
@@ -367,6 +444,16 @@ class CurlDownloader final : public Downloader {
 };
 
 }  // namespace
+
+absl::Status Downloader::Install(const std::string& path) {
+  std::error_code error;
+  fs::rename(PartOf(path), path, error);
+  if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
+  fs::remove(PartOf(path) + ".etag", error);
+  return absl::OkStatus();
+}
+
+void Downloader::Discard(const std::string& path) { RemovePart(PartOf(path)); }
 
 absl::StatusOr<std::unique_ptr<Downloader>> Downloader::Create(DownloadOptions options) {
   CURL* curl = curl_easy_init();

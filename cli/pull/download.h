@@ -1,8 +1,9 @@
 // Fetches files over HTTP, so that a connection that breaks costs only what had not arrived.
 //
-// A file arrives under its name with ".part" behind it, goes on where the last try ended (also of
-// an earlier process) if the server still has the same file, and gets its own name once its size
-// and its hash are right.
+// A file arrives under its name with ".part" behind it, and goes on where the last try ended (also
+// of an earlier process) if the server still has the same file: one with the same validators (ETag,
+// Last-Modified, size). Without a validator or a hash to tell, it begins anew. The caller gives it
+// its own name by Install.
 //
 // Thread safety: none; a Downloader belongs to one thread. Owner: the pull command.
 #pragma once
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cli/pull/server_reply.h"
 
 namespace tandem::cli {
 
@@ -36,6 +38,13 @@ struct RemoteFile {
   std::string sha256;     // hexadecimal; empty: not known
   std::string git_blob;   // the hash that git gives it; empty: not known
   int64_t bytes_max = 0;  // more is refused
+  FileVersion here;       // of the file that is here, which is kept if the server has no other
+};
+
+struct FetchedFile {
+  bool unchanged = false;  // the server has what RemoteFile::here names; nothing was brought
+  std::string sha256;
+  FileVersion version;
 };
 
 class Downloader {
@@ -48,12 +57,17 @@ class Downloader {
 
   // A small text, such as a list. Errors: as Fetch.
   virtual absl::StatusOr<std::string> FetchText(const std::string& url, int64_t bytes_max) = 0;
-  // Brings `file` to `path`. Returns its SHA-256. Errors name the URL: kNotFound;
-  // kPermissionDenied for 401 and 403, naming what to do; kDataLoss when what arrived is not what
-  // was promised; kResourceExhausted for too large a file; kCancelled when `wait` said so;
-  // kUnavailable otherwise.
-  virtual absl::StatusOr<std::string> Fetch(const RemoteFile& file, const std::string& path,
+  // Brings `file` to PartOf(path). Errors name the URL: kNotFound; kPermissionDenied for 401 and
+  // 403, naming what to do; kDataLoss when what arrived is not what was promised;
+  // kResourceExhausted for too large a file; kCancelled when `wait` said so; kUnavailable
+  // otherwise.
+  virtual absl::StatusOr<FetchedFile> Fetch(const RemoteFile& file, const std::string& path,
                                             const Progress& on_progress) = 0;
+  static std::string PartOf(const std::string& path) { return path + ".part"; }
+  // Gives a file that was brought its own name. Errors: kUnavailable.
+  static absl::Status Install(const std::string& path);
+  // Removes what was brought of `path`, if anything.
+  static void Discard(const std::string& path);
 };
 
 }  // namespace tandem::cli

@@ -8,12 +8,14 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/pull/download.h"
 #include "cli/pull/download_progress.h"
+#include "cli/pull/file_hash.h"
 #include "cli/pull/hugging_face.h"
 #include "common/base/status_macros.h"
 
@@ -62,20 +64,34 @@ class Puller {
       : downloader_(downloader), options_(options), model_(std::move(model)) {}
 
   absl::StatusOr<model::StoredModel> Bring(const std::vector<RepositoryFile>& files) {
+    // A whole model stays so until all files that replace some of it have arrived. Without one each
+    // file is kept as soon as it has arrived.
+    const bool whole = model::ReadManifest(model_.folder).ok();
     model_.files = model::FilesFetched(model_.folder);
     int64_t bytes = 0, here = 0;
+    std::vector<const RepositoryFile*> missing;
     for (const RepositoryFile& file : files) {
       bytes += std::max<int64_t>(file.remote.bytes, 0);
-      here += IsHere(file) ? file.remote.bytes : PartBytes(file);
+      const bool is_here = IsHere(file);
+      here += is_here ? file.remote.bytes : PartBytes(file);
+      if (!is_here) missing.push_back(&file);
     }
     RETURN_IF_ERROR(CheckRoom(model_.folder, bytes - here));
-    // Until every file is there the model is incomplete: new files may replace some of the old
-    // ones.
-    RETURN_IF_ERROR(model::WritePartialManifest(model_));
+    if (!whole) RETURN_IF_ERROR(model::WritePartialManifest(model_));
     DownloadProgress progress(bytes, here, options_.progress);
-    for (const RepositoryFile& file : files) RETURN_IF_ERROR(BringFile(file, progress));
+    std::vector<model::StoredFile> arrived;
+    for (const RepositoryFile* file : missing) {
+      ASSIGN_OR_RETURN(const std::optional<model::StoredFile> stored, Fetch(*file, progress));
+      if (!stored.has_value()) continue;
+      arrived.push_back(*stored);
+      if (whole) continue;
+      RETURN_IF_ERROR(Keep(arrived));
+      arrived.clear();
+    }
+    if (!arrived.empty()) RETURN_IF_ERROR(Keep(arrived));
     RETURN_IF_ERROR(RemoveOthers(files));
     RETURN_IF_ERROR(model::WriteManifest(model_));
+    RemoveParts();
     return model_;
   }
 
@@ -92,7 +108,7 @@ class Puller {
   }
 
   int64_t PartBytes(const RepositoryFile& file) const {
-    return std::max<int64_t>(BytesOf(PathOf(file.name) + ".part"), 0);
+    return std::max<int64_t>(BytesOf(Downloader::PartOf(PathOf(file.name))), 0);
   }
 
   // What was fetched under this name; nullptr: nothing.
@@ -103,33 +119,72 @@ class Puller {
     return found == model_.files.end() ? nullptr : &*found;
   }
 
-  // Whether it is here as it was fetched.
-  bool IsHere(const RepositoryFile& file) {
-    const model::StoredFile* stored = Find(file.name);
-    return stored != nullptr && !file.remote.sha256.empty() &&
-           stored->sha256 == file.remote.sha256 && stored->bytes == file.remote.bytes &&
-           BytesOf(PathOf(file.name)) == stored->bytes;
+  // What was fetched under this name and still has its size; nullptr: nothing.
+  const model::StoredFile* FindUndamaged(const std::string& name) {
+    const model::StoredFile* stored = Find(name);
+    return stored != nullptr && !stored->sha256.empty() && BytesOf(PathOf(name)) == stored->bytes
+               ? stored
+               : nullptr;
   }
 
-  absl::Status BringFile(const RepositoryFile& file, DownloadProgress& progress) {
-    if (IsHere(file)) return absl::OkStatus();
+  // Whether it is here as the list names it.
+  bool IsHere(const RepositoryFile& file) {
+    const model::StoredFile* stored = FindUndamaged(file.name);
+    if (stored == nullptr || stored->bytes != file.remote.bytes) return false;
+    if (!file.remote.sha256.empty()) return stored->sha256 == file.remote.sha256;
+    if (file.remote.git_blob.empty()) return false;
+    const absl::StatusOr<FileHashes> hashes = HashFile(PathOf(file.name));
+    return hashes.ok() && hashes->git_blob == file.remote.git_blob;
+  }
+
+  // Brings the file beside the one of its name. nullopt: the server has the file that is here.
+  absl::StatusOr<std::optional<model::StoredFile>> Fetch(const RepositoryFile& file,
+                                                         DownloadProgress& progress) {
     const std::string path = PathOf(file.name);
     const int64_t before = PartBytes(file);
-    if (model::StoredFile* stale = Find(file.name)) {
-      // The new file may be there before the manifest says so.
-      stale->sha256.clear();
-      RETURN_IF_ERROR(model::WritePartialManifest(model_));
-    }
-    ASSIGN_OR_RETURN(const std::string sha256,
-                     downloader_.Fetch(file.remote, path, [&](int64_t bytes) {
-                       progress.Show(file.name, bytes - before);
-                     }));
-    const int64_t bytes = BytesOf(path);
-    if (bytes < 0) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+    RemoteFile remote = file.remote;
+    // A hash tells more than what the server calls the file.
+    const model::StoredFile* stored = FindUndamaged(file.name);
+    if (stored != nullptr && remote.sha256.empty() && remote.git_blob.empty())
+      remote.here = {.etag = stored->etag, .last_modified = stored->last_modified};
+    ASSIGN_OR_RETURN(const FetchedFile fetched, downloader_.Fetch(remote, path, [&](int64_t bytes) {
+      progress.Show(file.name, bytes - before);
+    }));
+    if (fetched.unchanged) return std::nullopt;
+    const std::string part = Downloader::PartOf(path);
+    const int64_t bytes = BytesOf(part);
+    if (bytes < 0) return absl::UnavailableError(absl::StrCat(part, ": cannot be read"));
     progress.FileEnds(bytes - before);
-    if (Find(file.name) == nullptr) model_.files.push_back({.name = file.name, .sha256 = ""});
-    *Find(file.name) = {.name = file.name, .bytes = bytes, .sha256 = sha256};
+    return model::StoredFile{.name = file.name,
+                             .bytes = bytes,
+                             .sha256 = fetched.sha256,
+                             .etag = fetched.version.etag,
+                             .last_modified = fetched.version.last_modified};
+  }
+
+  // Puts files that have arrived in place of older ones. Meanwhile the model is incomplete.
+  absl::Status Keep(const std::vector<model::StoredFile>& arrived) {
+    // A new file may be there before the manifest says so.
+    for (const model::StoredFile& file : arrived)
+      if (model::StoredFile* stale = Find(file.name)) stale->sha256.clear();
+    RETURN_IF_ERROR(model::WritePartialManifest(model_));
+    for (const model::StoredFile& file : arrived) {
+      RETURN_IF_ERROR(Downloader::Install(PathOf(file.name)));
+      if (Find(file.name) == nullptr) model_.files.push_back({.name = file.name});
+      *Find(file.name) = file;
+    }
     return model::WritePartialManifest(model_);
+  }
+
+  // Removes what other pulls have brought of files in part.
+  void RemoveParts() const {
+    std::error_code error;
+    std::vector<std::string> parts;
+    for (fs::directory_iterator it(model_.folder, error), end; !error && it != end;
+         it.increment(error)) {
+      if (it->path().extension() == ".part") parts.push_back(it->path().stem().string());
+    }
+    for (const std::string& name : parts) Downloader::Discard(PathOf(name));
   }
 
   // Removes what was fetched earlier and the repository no longer has: it would be read as a part

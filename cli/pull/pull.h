@@ -20,7 +20,8 @@ struct PullOptions {
   std::function<bool(absl::Duration)> wait;
 };
 
-// Brings what is not here yet, and marks the model as whole. Errors: kInvalidArgument for a
+// Brings what is not here yet, and marks the model as whole. A whole model of an earlier pull stays
+// as it was until everything that replaces some of it has arrived. Errors: kInvalidArgument for a
 // malformed name; kFailedPrecondition when another process brings the model; kResourceExhausted
 // when the disk has not enough room; otherwise as Downloader and ChooseFiles.
 absl::StatusOr<model::StoredModel> PullModel(const std::string& name,

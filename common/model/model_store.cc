@@ -46,7 +46,11 @@ std::optional<StoredModel> ParseManifest(const nlohmann::json& json, const std::
       .name = Text(json, "name"), .commit = Text(json, "commit"), .folder = folder, .files = {}};
   for (const nlohmann::json& file : json["files"]) {
     if (!file.is_object() || !IsPlainFileName(Text(file, "name"))) return std::nullopt;
-    model.files.push_back({Text(file, "name"), Number(file, "bytes"), Text(file, "sha256")});
+    model.files.push_back({.name = Text(file, "name"),
+                           .bytes = Number(file, "bytes"),
+                           .sha256 = Text(file, "sha256"),
+                           .etag = Text(file, "etag"),
+                           .last_modified = Text(file, "last_modified")});
   }
   return model;
 }
@@ -56,7 +60,11 @@ absl::Status Write(const StoredModel& model, const char* name, const char* other
   nlohmann::json json = {{"name", model.name}, {"commit", model.commit}};
   json["files"] = nlohmann::json::array();
   for (const StoredFile& file : model.files) {
-    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+    json["files"].push_back({{"name", file.name},
+                             {"bytes", file.bytes},
+                             {"sha256", file.sha256},
+                             {"etag", file.etag},
+                             {"last_modified", file.last_modified}});
   }
   const std::string path = absl::StrCat(model.folder, "/", name), part = path + ".part";
   std::ofstream out(part, std::ios::binary);

@@ -18,6 +18,8 @@ struct StoredFile {
   std::string name;
   int64_t bytes = 0;
   std::string sha256;  // as it was when it was fetched
+  // What the server called this version of the file; empty: it did not say.
+  std::string etag, last_modified;
 };
 
 struct StoredModel {

@@ -18,6 +18,9 @@ class Hub:
         self.statuses = []        # answered first, one for each request: (status, headers)
         self.break_after = []     # bytes of a file after which the connection ends, one for each request
         self.ranges = True
+        self.checks_if_range = True
+        self.etags = "strong"     # or "weak", or "" for none
+        self.modified = ""        # Last-Modified of all files
         self.token = None         # that requests must carry
         self.file_host = None     # "http://host:port" to which files are redirected
         self.seen = []            # (method and path, headers)
@@ -79,9 +82,16 @@ class Hub:
 
             def send_file(self, data):
                 etag = '"' + hashlib.md5(data).hexdigest() + '"'
+                validators = {"": {}, "weak": {"etag": "W/" + etag}, "strong": {"etag": etag}}[hub.etags]
+                if hub.modified:
+                    validators["last-modified"] = hub.modified
+                if "" != self.headers.get("if-none-match", "") == validators.get("etag") or \
+                        "" != self.headers.get("if-modified-since", "") == hub.modified:
+                    return self.reply(304, headers=validators.items())
                 begin, status = 0, 200
-                wanted = self.headers["range"]
-                if wanted and hub.ranges and self.headers.get("if-range", etag) == etag:
+                wanted, if_range = self.headers["range"], self.headers["if-range"]
+                current = if_range in (None, *validators.values()) and not (if_range or "").startswith("W/")
+                if wanted and hub.ranges and (current or not hub.checks_if_range):
                     begin, status = int(wanted.split("=")[1].split("-")[0]), 206
                     if begin >= len(data):
                         return self.reply(416)
@@ -89,7 +99,10 @@ class Hub:
                     end = hub.break_after.pop(0) if hub.break_after else None
                 self.send_response(status)
                 self.send_header("content-length", str(len(data) - begin))
-                self.send_header("etag", etag)
+                if status == 206:
+                    self.send_header("content-range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+                for header in validators.items():
+                    self.send_header(*header)
                 self.end_headers()
                 self.wfile.write(data[begin:] if end is None else data[begin:begin + end])
                 if end is not None:

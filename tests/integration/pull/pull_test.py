@@ -20,6 +20,7 @@ import unittest
 from hub import COMMIT, Hub
 
 BUILD = None
+DATE, LATER = "Tue, 03 Feb 2026 04:05:06 GMT", "Wed, 04 Feb 2026 04:05:06 GMT"
 SEED = random.SystemRandom().randrange(1 << 32)
 
 
@@ -60,12 +61,13 @@ class Pull(unittest.TestCase):
         for each in names:
             self.assertEqual((folder / each).read_bytes(), self.hub.files[each], each)
 
-    def expect_failure(self, words, *args, **env):
+    def expect_failure(self, words, *args, models=(), **env):
+        """`models`: those that are here all the same."""
         code, output = self.pull(*args, **env)
         self.assertNotEqual(code, 0, output)
         for word in [words] if isinstance(words, str) else words:
             self.assertIn(word, output)
-        self.assertEqual(self.models(), [])
+        self.assertEqual([model["name"] for model in self.models()], list(models))
         return output
 
     # ---- what goes well
@@ -92,8 +94,45 @@ class Pull(unittest.TestCase):
         self.assertEqual(self.pull()[0], 0)
         self.assertEqual([path for path, _ in self.hub.seen if "safetensors" in path],
                          [f"/org/name/resolve/{COMMIT}/model.safetensors"])
-        self.assertLessEqual(len(self.hub.requests("/resolve/")) - files, 2)  # small files without a SHA-256
+        self.assertEqual(len(self.hub.requests("/resolve/")), files)
         self.check()
+
+    def test_an_address_whose_file_has_not_changed_is_not_fetched_again(self):
+        for etags, modified in (("strong", ""), ("weak", ""), ("", DATE)):
+            with self.subTest(etags=etags, modified=modified):
+                self.hub.etags, self.hub.modified = etags, modified
+                self.hub.files = {"a.gguf": contents(70_000, 6)}
+                url = f"{self.hub.url}/{etags}/a.gguf"
+                self.assertEqual(self.pull(url)[0], 0)
+                self.hub.break_after = [10]  # not enough to bring it
+                code, output = self.pull(url, "--attempts=1")
+                self.assertEqual((code, self.hub.break_after), (0, [10]), output)
+                self.check(url, ["a.gguf"])
+                self.hub.break_after = []
+                self.hub.files["a.gguf"] = contents(60_000, 7)
+                self.hub.modified = modified and LATER
+                self.assertEqual(self.pull(url)[0], 0)
+                self.check(url, ["a.gguf"])
+
+    def test_a_failed_pull_leaves_a_whole_model_as_it_was(self):
+        self.hub.files["a.gguf"] = contents(70_000, 6)
+        url = f"{self.hub.url}/a.gguf"
+        names = ["hf:org/name", url]
+        for name in names:
+            self.assertEqual(self.pull(name)[0], 0)
+        old = dict(self.hub.files)
+        self.hub.files = {name: data[::-1] for name, data in old.items()}
+        self.hub.break_after = [None, None, 1000, 1000]
+        for name in names:
+            self.expect_failure("model.safetensors" if name != url else url, name, "--attempts=1", models=names)
+        self.hub.stop()
+        for name in names:
+            self.expect_failure(self.hub.url, name, "--attempts=1", models=names)
+        for model in self.models():
+            path = pathlib.Path(model["path"])
+            for each in [path] if path.is_file() else path.iterdir():
+                if each.name in old:
+                    self.assertEqual(each.read_bytes(), old[each.name], each.name)
 
     def test_a_new_commits_files_replace_the_old(self):
         self.pull()
@@ -111,8 +150,8 @@ class Pull(unittest.TestCase):
         (folder / "generation_config.json").write_bytes(b"the user's")
         # Until the new model is whole, nothing that was there is lost.
         self.hub.files = self.files
-        self.hub.break_after = [None, None, 1000]
-        self.expect_failure("model.safetensors", "hf:org/name", "--attempts=1")
+        self.hub.break_after = [1000]  # of the one file that is not here
+        self.expect_failure("model.safetensors", "hf:org/name", "--attempts=1", models=["hf:org/name"])
         self.assertEqual((folder / "chat_template.jinja").read_bytes(), b"old")
         self.assertEqual(self.pull()[0], 0)
         self.assertEqual((folder / "generation_config.json").read_bytes(), b"the user's")
@@ -200,7 +239,7 @@ class Pull(unittest.TestCase):
         self.assertEqual(self.pull()[0], 0)
         self.hub.files = {"model-1.safetensors": new, "model-2.safetensors": new}
         self.hub.break_after = [None, 1000]
-        self.expect_failure("model-2.safetensors", "hf:org/name", "--attempts=1")
+        self.expect_failure("model-2.safetensors", "hf:org/name", "--attempts=1", models=["hf:org/name"])
         self.hub.files = {"model-1.safetensors": old, "model-2.safetensors": old}
         self.assertEqual(self.pull()[0], 0)
         self.check(names=list(self.hub.files))
@@ -212,6 +251,33 @@ class Pull(unittest.TestCase):
         self.hub.files["a.gguf"] = contents(300_000, 9)
         self.assertEqual(self.pull()[0], 0)
         self.check(names=["a.gguf"])
+
+    def test_an_address_whose_file_changed_meanwhile_is_begun_anew(self):
+        """Nothing but what the server says of the file tells that it is another one."""
+        for etags, modified, later, checks in (("strong", "", "", True), ("weak", "", "", True), ("", "", "", True),
+                                               ("", DATE, LATER, True), ("weak", DATE, LATER, True),
+                                               ("strong", "", "", False), ("", DATE, LATER, False)):
+            with self.subTest(etags=etags, modified=modified, checks_if_range=checks):
+                self.hub.etags, self.hub.modified, self.hub.checks_if_range = etags, modified, checks
+                self.hub.files = {"a.gguf": contents(300_000, 8)}
+                self.hub.break_after = [200_000]
+                url = f"{self.hub.url}/{etags}/{modified[:3]}/{checks}/a.gguf"
+                self.expect_failure("a.gguf", url, "--attempts=1", models=[model["name"] for model in self.models()])
+                self.hub.files["a.gguf"], self.hub.modified = contents(300_000, 9), later
+                self.assertEqual(self.pull(url)[0], 0)
+                self.check(url, ["a.gguf"])
+
+    def test_an_address_goes_on_where_it_was_by_a_date(self):
+        self.hub.etags, self.hub.modified = "", DATE
+        self.hub.files = {"a.gguf": contents(300_000, 8)}
+        self.hub.break_after = [200_000]
+        url = f"{self.hub.url}/a.gguf"
+        self.expect_failure("a.gguf", url, "--attempts=1")
+        self.hub.seen.clear()
+        self.assertEqual(self.pull(url)[0], 0)
+        self.check(url, ["a.gguf"])
+        headers, = self.hub.requests("a.gguf")
+        self.assertEqual((headers["Range"], headers["If-Range"]), ("bytes=200000-", DATE))
 
     def test_interrupted(self):
         self.hub.files = {"a.gguf": contents(300_000, 10)}
