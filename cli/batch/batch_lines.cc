@@ -1,7 +1,9 @@
 #include "cli/batch/batch_lines.h"
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/message.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
@@ -156,6 +158,18 @@ absl::Status ReadSeed(const Json& value, v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
+google::protobuf::Message& PartOf(const Place& place, v1::GenerateRequest& request) {
+  if (place.part == absl::string_view("stop")) return *request.mutable_stop();
+  return *request.mutable_sampling();
+}
+
+// A line's list takes the place of the flags', to which MergeFrom would add it.
+void ClearList(const std::string& field, google::protobuf::Message& message) {
+  const auto* described = message.GetDescriptor()->FindFieldByName(field);
+  if (described != nullptr && described->is_repeated())
+    message.GetReflection()->ClearField(&message, described);
+}
+
 // Puts `name` into `wire`, the JSON of a GenerateRequest's parameters, or straight into `request`.
 absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
                        v1::GenerateRequest& request) {
@@ -166,13 +180,15 @@ absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
   if (name == "n") return value == 1 ? absl::OkStatus() : Wrong("n", "1: a line has one answer");
   if (name == "stop") {
     wire["stop"]["stop"] = value.is_string() ? Json::array({value}) : value;
-    request.mutable_stop()->clear_stop();
+    ClearList("stop", *request.mutable_stop());
   } else if (Contains(kRequestFields, name)) {
     wire[name] = value;
+    ClearList(name, request);
   } else if (name == "seed" && value.is_number_integer()) {
     return ReadSeed(value, request);
   } else if (const std::optional<Place> place = PlaceOf(name)) {
     wire[place->part][std::string(place->field)] = value;
+    ClearList(std::string(place->field), PartOf(*place, request));
   } else if (!ChangesNothing(name, value)) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": not served in a batch"));
   }

@@ -91,6 +91,28 @@ TEST(BatchLine, APlainFormatDisplacesTheConstraintOfTheFlags) {
   EXPECT_TRUE(read(R"(,"response_format":{"type":"json_object"})").guided().json_object());
 }
 
+TEST(BatchLine, ListsDisplaceThoseOfTheFlags) {
+  v1::GenerateRequest defaults;
+  defaults.add_bad_words("flag");
+  defaults.mutable_stop()->add_stop("flag");
+  defaults.mutable_stop()->add_stop_token_ids(1);
+  const auto read = [&](const std::string& members) {
+    return ParseBatchLine(absl::StrCat(R"({"prompt":"p")", members, "}"), 1, defaults)->request;
+  };
+  const v1::GenerateRequest own =
+      read(R"(,"bad_words":["own"],"stop":"own","stop_token_ids":[2,3])");
+  EXPECT_THAT(own.bad_words(), ElementsAre("own"));
+  EXPECT_THAT(own.stop().stop(), ElementsAre("own"));
+  EXPECT_THAT(own.stop().stop_token_ids(), ElementsAre(2, 3));
+  const v1::GenerateRequest none = read(R"(,"bad_words":[],"stop":[],"stop_token_ids":[])");
+  EXPECT_TRUE(none.bad_words().empty());
+  EXPECT_TRUE(none.stop().stop().empty());
+  EXPECT_TRUE(none.stop().stop_token_ids().empty());
+  const v1::GenerateRequest other = read(R"(,"max_tokens":5)");
+  EXPECT_THAT(other.bad_words(), ElementsAre("flag"));
+  EXPECT_THAT(other.stop().stop_token_ids(), ElementsAre(1));
+}
+
 TEST(BatchLine, SeedsHaveAnySixtyFourBits) {
   v1::GenerateRequest defaults;
   defaults.mutable_sampling()->set_seed(7);
