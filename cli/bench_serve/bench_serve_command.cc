@@ -198,12 +198,13 @@ class BenchServeCommand final : public Command {
     ASSIGN_OR_RETURN(const std::unique_ptr<LoadTarget> target,
                      target_options_.address.grpc ? NewGrpcTarget(target_options_, context)
                                                   : NewHttpTarget(target_options_, context));
-    ASSIGN_OR_RETURN(const std::unique_ptr<Workload> workload, NewWorkload(*target, workload_));
     ProgressLine progress(results_.progress);
     const LoadHooks hooks = {
         .should_stop = [&] { return stop->Wait(absl::ZeroDuration()) != 0; },
         .on_progress = [&](const LoadProgress& state) { progress.Show(state); }};
     if (sized_by_probe_) RETURN_IF_ERROR(SizeRun(context, *target, hooks.should_stop));
+    workload_.requests = load_.requests > 0 ? load_.requests + load_.warmup : 0;
+    ASSIGN_OR_RETURN(const std::unique_ptr<Workload> workload, NewWorkload(*target, workload_));
     ASSIGN_OR_RETURN(LoadResult result, RunLoad(load_, context, *target, *workload, hooks));
     progress.Clear();
     LoadReport report;

@@ -12,6 +12,7 @@ class ChatWorkload final : public Workload {
  public:
   explicit ChatWorkload(const WorkloadOptions& options)
       : options_(options), random_(NewSeededRandom(options.seed)) {
+    conversations_.resize(SideBySide(options));
     if (options_.shared_prefix_tokens == 0) return;
     for (int32_t i = 0; i < options_.prefixes; ++i) {
       prefixes_.push_back(Words(options_.shared_prefix_tokens));
@@ -19,7 +20,7 @@ class ChatWorkload final : public Workload {
   }
 
   LoadRequest Next() override {
-    if (at_ == kConversations) {
+    if (at_ == conversations_.size()) {
       at_ = 0;
       if (++turn_ >= options_.turns) turn_ = 0;
     }
@@ -39,6 +40,12 @@ class ChatWorkload final : public Workload {
   }
 
  private:
+  static size_t SideBySide(const WorkloadOptions& options) {
+    if (options.requests <= 0) return kConversations;
+    const int64_t whole = options.requests / std::max(options.turns, 1);
+    return static_cast<size_t>(std::clamp<int64_t>(whole, 1, kConversations));
+  }
+
   LoadRequest Begun() {
     LoadRequest conversation;
     if (!prefixes_.empty()) {
@@ -55,7 +62,7 @@ class ChatWorkload final : public Workload {
   const WorkloadOptions options_;
   const std::unique_ptr<Random> random_;
   std::vector<std::string> prefixes_;
-  std::vector<LoadRequest> conversations_ = std::vector<LoadRequest>(kConversations);  // so far
+  std::vector<LoadRequest> conversations_;  // so far
   size_t at_ = 0;
   int32_t turn_ = 0;
   int64_t next_ = 0;

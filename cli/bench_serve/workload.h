@@ -39,7 +39,8 @@ struct WorkloadOptions {
   LengthRange token_ids = kAnyModelsTokenIds;
   int32_t shared_prefix_tokens = 0;  // tokens at the start that requests of one prefix share
   int32_t prefixes = 1;
-  int32_t turns = 1;  // of a conversation
+  int32_t turns = 1;     // of a conversation
+  int64_t requests = 0;  // how many will be taken; 0: not known
   uint64_t seed = 1;
 };
 
@@ -56,7 +57,8 @@ std::unique_ptr<Workload> NewSyntheticWorkload(const WorkloadOptions& options);
 // its conversation so far, with drawn words in place of the server's answers, so that requests do
 // not depend on what the server answers. A shared prefix is a system message. kConversations run
 // side by side: the first turn of each, then the second turn of each, and so on; then the next
-// kConversations follow.
+// kConversations follow. Fewer run side by side where options.requests would not reach their last
+// turn.
 std::unique_ptr<Workload> NewChatWorkload(const WorkloadOptions& options);
 inline constexpr size_t kConversations = 64;
 

@@ -188,6 +188,26 @@ TEST(Workload, ConversationsRepeatTheTurnsBefore) {
   EXPECT_EQ(openings.size(), 2 * kConversations);
 }
 
+TEST(Workload, FewRequestsReachTheLastTurn) {
+  WorkloadOptions options;
+  options.prompt_tokens = options.output_tokens = {3, 3};
+  options.turns = 4;
+  for (const int64_t requests : {4, 8, 20, 250, 1000}) {
+    options.requests = requests;
+    const auto workload = NewChatWorkload(options);
+    std::vector<int64_t> turns(4);
+    for (int64_t i = 0; i < requests; ++i) {
+      const LoadRequest request = workload->Next();
+      const auto users = std::count_if(request.messages.begin(), request.messages.end(),
+                                       [](const LoadMessage& m) { return m.role == "user"; });
+      ASSERT_LE(users, 4);
+      ++turns[static_cast<size_t>(users) - 1];
+    }
+    for (const int64_t requests_of_turn : turns) EXPECT_GE(requests_of_turn, requests / 4 - 64);
+    EXPECT_GE(turns[3], std::min<int64_t>(requests / 4, 58)) << requests;
+  }
+}
+
 TEST(Workload, ChatFilesHaveMessages) {
   const char* const lines =
       "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n{\"prompt\": \"a\"}";
