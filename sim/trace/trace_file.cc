@@ -28,9 +28,16 @@ class LineReader {
   absl::StatusOr<bool> Next() {
     line_.clear();
     ++number_;
+    // gzgets does not tell how many bytes it has read; the last zero byte is the end that it wrote.
+    constexpr char kUnused = '\xFF';
     std::array<char, 4096> piece;
+    piece.fill(kUnused);
     while (gzgets(file_.get(), piece.data(), piece.size()) != nullptr) {
-      line_ += piece.data();
+      const absl::string_view all(piece.data(), piece.size());
+      const absl::string_view got = all.substr(0, all.rfind('\0'));
+      if (got.find('\0') != absl::string_view::npos) return Error("has a zero byte, expected text");
+      line_.append(got.data(), got.size());
+      piece.fill(kUnused);
       if (static_cast<int64_t>(line_.size()) > kLineBytesMax)
         return Error(absl::StrCat("longer than ", kLineBytesMax, " bytes"));
       if (line_.back() == '\n') break;

@@ -186,6 +186,25 @@ TEST(TraceFile, BoundsALine) {
                 HasSubstr("line 1: longer than 1048576 bytes"));
 }
 
+TEST(TraceFile, RefusesZeroBytes) {
+  const auto with_zero = [](const std::string& before, const std::string& behind) {
+    return before + '\0' + behind;
+  };
+  const std::string header = "arrival_ns,input_tokens,output_tokens\n";
+  for (const bool compressed : {false, true}) {
+    const auto refused = [&](const std::string& text, const char* where) {
+      EXPECT_THAT(std::string(ReadAll(text, compressed).status().message()),
+                  HasSubstr(absl::StrCat(where, ": has a zero byte, expected text")));
+    };
+    refused(std::string(3 << 20, '\0'), "line 1");
+    refused(with_zero("", header), "line 1");
+    refused(header + with_zero("1000,2358,531", "\n3000,10,2\n"), "line 2");
+    refused(header + with_zero("1000,2358,531", "7\n\n"), "line 2");
+    refused(header + with_zero("1000,2358,531", ""), "line 2");
+    refused(header + with_zero(std::string(5000, ' '), "\n"), "line 2");
+  }
+}
+
 TEST(TraceFile, ReportsDamagedCompression) {
   std::string text;
   for (int i = 0; i < 2000; ++i)
