@@ -3,6 +3,8 @@
 // Thread safety: none; one thread at a time. Owner: the bench serve command.
 #pragma once
 
+#include <string>
+
 #include "absl/time/time.h"
 #include "cli/bench_serve/load_run.h"
 
@@ -16,6 +18,8 @@ class ProgressLine {
   explicit ProgressLine(bool enabled);
 
   void Show(const LoadProgress& progress);
+  // The line's text, in at most `columns` characters.
+  static std::string Text(const LoadProgress& progress, int columns);
   // Removes the line from a terminal. Lines that were written elsewhere stay.
   void Clear();
 

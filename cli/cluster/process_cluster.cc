@@ -20,6 +20,7 @@
 #include "cli/cluster/cluster.h"
 #include "cli/cluster/loading_bars.h"
 #include "cli/cluster/restart_count.h"
+#include "cli/terminal/terminal.h"
 #include "common/base/status_macros.h"
 #include "common/base/steady_flag.h"
 #include "common/runtime/clock.h"
@@ -272,10 +273,9 @@ class ProcessCluster final : public Cluster {
   }
 
   void DrawBar() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    constexpr int kColumns = 79;
     if (!bar_shown_ && bars_.empty()) return;
     bar_shown_ = !bars_.empty();
-    std::fprintf(stderr, "%s%s", kClearLine, bars_.Text(kColumns).c_str());
+    std::fprintf(stderr, "%s%s", kClearLine, bars_.Text(StatusLineColumns(STDERR_FILENO)).c_str());
     std::fflush(stderr);
   }
 

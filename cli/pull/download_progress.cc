@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/terminal/terminal.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/progress_bar.h"
 
@@ -33,7 +35,7 @@ DownloadProgress::DownloadProgress(int64_t bytes, int64_t here, bool enabled)
       next_(began_) {}
 
 std::string DownloadProgress::Text(const std::string& file, int64_t done, int64_t bytes,
-                                   double per_second) {
+                                   double per_second, int columns) {
   const double share = bytes > 0 ? static_cast<double>(done) / static_cast<double>(bytes) : 0;
   std::string text = absl::StrCat(ProgressBar(share), "  ", BytesText(done));
   if (per_second > 0) {
@@ -41,7 +43,7 @@ std::string DownloadProgress::Text(const std::string& file, int64_t done, int64_
     absl::StrAppendFormat(&text, ", %s/s, %.0f s left", BytesText(static_cast<int64_t>(per_second)),
                           std::max(0.0, left_s));
   }
-  return absl::StrCat(text, "  ", file.substr(0, 28));
+  return absl::StrCat(text, "  ", file).substr(0, static_cast<size_t>(std::max(columns, 0)));
 }
 
 void DownloadProgress::Show(const std::string& file, int64_t bytes) {
@@ -51,8 +53,10 @@ void DownloadProgress::Show(const std::string& file, int64_t bytes) {
   const double seconds = absl::ToDoubleSeconds(now - began_);
   const int64_t done = before_ + bytes;
   const double rate = seconds > 0.5 ? static_cast<double>(done - here_) / seconds : 0;
-  absl::FPrintF(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "", Text(file, done, bytes_, rate),
-                terminal_ ? "" : "\n");
+  const int columns =
+      terminal_ ? StatusLineColumns(STDERR_FILENO) : std::numeric_limits<int>::max();
+  absl::FPrintF(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "",
+                Text(file, done, bytes_, rate, columns), terminal_ ? "" : "\n");
   std::fflush(stderr);
 }
 

@@ -23,8 +23,9 @@ class DownloadProgress {
   void FileEnds(int64_t bytes);
   void Clear();
 
-  // The line's text.
-  static std::string Text(const std::string& file, int64_t done, int64_t bytes, double per_second);
+  // The line's text, in at most `columns` characters.
+  static std::string Text(const std::string& file, int64_t done, int64_t bytes, double per_second,
+                          int columns);
 
  private:
   const int64_t bytes_, here_;

@@ -27,4 +27,10 @@ Terminal DescribeTerminal(int fd, const std::map<std::string, std::string>& env)
   return terminal;
 }
 
+int StatusLineColumns(int fd) {
+  constexpr int kUsualColumns = 80;
+  const int columns = DescribeTerminal(fd, {}).columns;
+  return (columns > 0 ? columns : kUsualColumns) - 1;
+}
+
 }  // namespace tandem::cli

@@ -14,6 +14,10 @@ struct Terminal {
   int rows = 0;
 };
 
+// The columns of a line that is written again and again over itself on the terminal `fd`: one that
+// is wider would go on in the next line, and not be written over. 79 if the width is not known.
+int StatusLineColumns(int fd);
+
 Terminal DescribeTerminal(int fd, const std::map<std::string, std::string>& env);
 
 }  // namespace tandem::cli
