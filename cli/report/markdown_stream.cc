@@ -1,11 +1,16 @@
 #include "cli/report/markdown_stream.h"
 
+#include <utility>
+
 namespace tandem::cli {
 namespace {
 
 constexpr char kReset[] = "\033[0m";
 constexpr char kBold[] = "\033[1m";
 constexpr char kCode[] = "\033[36m";
+
+// The first of the two bytes of U+0080 to U+00BF in UTF-8.
+constexpr char kC1Begin = '\xC2';
 
 constexpr int kFenceMarks = 3;
 constexpr int kHeadingMarksMax = 6;
@@ -21,6 +26,7 @@ std::string MarkdownStream::Append(absl::string_view text) {
 std::string MarkdownStream::Flush() {
   std::string out;
   EndRun(out);
+  if (c1_begun_) out += kC1Begin;
   const bool styled = bold_ || code_ || heading_ || fence_;
   *this = MarkdownStream();
   if (styled) out += kReset;
@@ -34,7 +40,20 @@ void MarkdownStream::Style(std::string& out) const {
   if (code_ || fence_) out += kCode;
 }
 
+// Control characters are left out: the bytes below 0x20, 0x7F, and U+0080 to U+009F, whose two
+// bytes may come in two parts.
 void MarkdownStream::Take(char c, std::string& out) {
+  const auto byte = static_cast<unsigned char>(c);
+  if (std::exchange(c1_begun_, false)) {
+    if (byte >= 0x80 && byte <= 0x9F) return;
+    out += kC1Begin;
+  }
+  if (c == kC1Begin) {
+    EndRun(out);
+    line_start_ = false;
+    c1_begun_ = true;
+    return;
+  }
   if (run_length_ > 0 && c == run_) {
     ++run_length_;
     return;
@@ -63,7 +82,6 @@ void MarkdownStream::Take(char c, std::string& out) {
   }
   // Spaces may stand before a fence.
   if (c != ' ') line_start_ = false;
-  const auto byte = static_cast<unsigned char>(c);
   if (c == '\t' || (byte >= 0x20 && byte != 0x7F)) out += c;
 }
 

@@ -31,6 +31,7 @@ class MarkdownStream {
   bool line_start_ = true;
   bool bold_ = false, code_ = false, heading_ = false;
   bool fence_ = false;
+  bool c1_begun_ = false;  // by a byte that is held back
 };
 
 }  // namespace tandem::cli

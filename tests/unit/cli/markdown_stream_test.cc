@@ -55,6 +55,20 @@ TEST(MarkdownStream, ControlCharactersAreLeftOut) {
             "a[2Jbc\td\xC3\xA9");
 }
 
+TEST(MarkdownStream, ControlCharactersOfTwoBytesAreLeftOut) {
+  EXPECT_EQ(Shown("a\xC2\x9B"
+                  "31mb\xC2\x80\xC2\x9F"),
+            "a31mb");
+  EXPECT_EQ(Shown("\xC2\xA0 \xC2\xA7**\xC2\xB5**"), "\xC2\xA0 \xC2\xA7<b>\xC2\xB5<>");
+  MarkdownStream stream;
+  EXPECT_EQ(stream.Append("a\xC2"), "a");
+  EXPECT_EQ(stream.Append("\x9B"
+                          "31m"),
+            "31m");
+  EXPECT_EQ(stream.Append("\xC2"), "");
+  EXPECT_EQ(stream.Append("\xA7"), "\xC2\xA7");
+}
+
 TEST(MarkdownStream, LooksTheSameHoweverItIsCut) {
   const uint64_t seed = std::random_device()();
   std::printf("seed %lu\n", static_cast<unsigned long>(seed));
