@@ -14,6 +14,8 @@
 namespace tandem::cli {
 namespace {
 
+constexpr int kLinksMax = 40;  // one after another, as in Linux
+
 // Reads to the end of the stream, but never more than one byte beyond the bound.
 absl::StatusOr<std::string> ReadAll(std::istream& in, absl::string_view what, int64_t bytes_max) {
   constexpr size_t kPieceBytes = 64 << 10;
@@ -30,15 +32,30 @@ absl::StatusOr<std::string> ReadAll(std::istream& in, absl::string_view what, in
 
 std::string NameOf(const NamedFile& file) { return absl::StrCat(file.name, " ", file.path); }
 
+// The path to which links lead, though no file is there.
+std::string TargetOf(const std::string& link) {
+  std::filesystem::path path = link;
+  std::error_code error;
+  for (int i = 0; i < kLinksMax && std::filesystem::is_symlink(path, error); ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / target;  // an absolute target stays as it is
+  }
+  return path.string();
+}
+
 absl::Status CheckOutput(const NamedFile& file) {
   std::error_code error;
   const bool existed = std::filesystem::exists(file.path, error);
+  const bool link = std::filesystem::is_symlink(file.path, error);
   const bool other_kind = existed && !std::filesystem::is_regular_file(file.path, error) &&
                           !std::filesystem::is_directory(file.path, error);
   if (file.path.empty() || file.is_standard() || other_kind) return absl::OkStatus();
-  if (!std::ofstream(file.path, std::ios::app))
+  // What a link that leads nowhere names is made and removed, and the link stays.
+  const std::string made = !existed && link ? TargetOf(file.path) : file.path;
+  if (!std::ofstream(made, std::ios::app))
     return absl::InvalidArgumentError(absl::StrCat(NameOf(file), ": cannot be written"));
-  if (!existed) std::filesystem::remove(file.path, error);
+  if (!existed) std::filesystem::remove(made, error);
   return absl::OkStatus();
 }
 

@@ -54,6 +54,30 @@ TEST(NamedFile, WhatCannotBeUsedIsNamed) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--json /no/such/file")));
 }
 
+TEST(NamedFile, ACheckLeavesNothingBehindAndKeepsALink) {
+  const NamedFile file = {"--json", TemporaryPath()};
+  const std::string link = file.path + "_link", second = file.path + "_second";
+  EXPECT_OK(CheckOutputs({file}));
+  EXPECT_FALSE(std::filesystem::exists(file.path));
+  // To no file yet: by an absolute path, and by a link that is relative to the first one's folder.
+  std::filesystem::create_symlink(file.path, link);
+  std::filesystem::create_symlink(std::filesystem::path(link).filename(), second);
+  EXPECT_OK(CheckOutputs({{"--json", second}}));
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_TRUE(std::filesystem::is_symlink(second));
+  EXPECT_FALSE(std::filesystem::exists(file.path));
+  ASSERT_OK(WriteOutput({"--json", second}, "x"));
+  EXPECT_OK(CheckOutputs({{"--json", second}}));
+  ASSERT_OK_AND_ASSIGN(const std::string text, ReadInput(file));
+  EXPECT_EQ(text, "x");
+  for (const std::string& path : {second, link, file.path}) std::filesystem::remove(path);
+  // A link to itself is no file.
+  std::filesystem::create_symlink(link, link);
+  EXPECT_FALSE(CheckOutputs({{"--json", link}}).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  std::filesystem::remove(link);
+}
+
 TEST(NamedFile, OneStandardStreamServesOneFlag) {
   EXPECT_OK(CheckOutputs({{"--json", "-"}, {"--html", ""}}));
   EXPECT_THAT(
