@@ -65,8 +65,13 @@ class LockedKeysFile {
       // Another editor may have put a new file in this one's place while we waited.
       struct stat& mine = file.stat_;
       struct stat named = {};
-      if (fstat(fd, &mine) == 0 && lstat(file.path_.c_str(), &named) == 0 &&
-          mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) {
+      if (fstat(fd, &mine) != 0) return ErrnoStatus(path, "cannot be looked at");
+      const bool is_named = lstat(file.path_.c_str(), &named) == 0;
+      if (!S_ISREG(mine.st_mode) || (is_named && S_ISLNK(named.st_mode))) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--file ", path, ": expected a regular file"));
+      }
+      if (is_named && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) {
         return file;
       }
     }

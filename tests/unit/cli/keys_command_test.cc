@@ -76,6 +76,23 @@ TEST_F(KeysCommandFiles, ALinkToNoFileYetGetsOne) {
   EXPECT_EQ(StatOf(real_).st_mode & 0777, 0600u);
 }
 
+// What is no file cannot be replaced by one.
+TEST_F(KeysCommandFiles, WhatIsNoRegularFileIsRefused) {
+  EXPECT_EQ(Keys({"list"}, "/dev/null"), 1);
+  EXPECT_EQ(Keys({"list"}, "/tmp"), 1);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  // A link that leads to no path.
+  fs::create_symlink(absl::StrCat("/proc/self/fd/", ends[0]), link_);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Keys({"list"}, link_), 1);
+  EXPECT_TRUE(
+      absl::StrContains(::testing::internal::GetCapturedStderr(),
+                        absl::StrCat("--file ", link_.string(), ": expected a regular file")));
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST_F(KeysCommandFiles, TheModeStaysWhateverTheUmask) {
   ASSERT_EQ(Keys({"add", "alice"}, real_), 0);
   ASSERT_EQ(chmod(real_.c_str(), 0664), 0);
