@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +15,7 @@
 #include "cli/chaos/workload.h"
 #include "cli/cluster/fleet_secret.h"
 #include "cli/command_line/commands.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/clock.h"
@@ -231,12 +231,7 @@ class ChaosRun {
   absl::Status Report() {
     const ChaosReport report = Summarize(findings_);
     std::fputs(ToTable(report).c_str(), stdout);
-    if (!options_.json.empty()) {
-      std::ofstream file(options_.json, std::ios::binary);
-      file << ToJson(report);
-      file.close();
-      if (!file) return absl::UnavailableError(absl::StrCat(options_.json, ": cannot be written"));
-    }
+    RETURN_IF_ERROR(WriteOutput({"--json", options_.json}, ToJson(report)));
     std::fflush(stdout);
     if (report.violations() == 0) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat(report.violations(), " promises broken"));
@@ -279,10 +274,15 @@ class ChaosCommand final : public Command {
   config::Schema& schema() override { return schema_; }
 
   int Run(const std::vector<std::string>& args, const Environment& env) override {
-    return config::RunProcess(schema_, args, env, [&](StopSignal& stop) -> absl::Status {
+    bool usable = true;
+    const int code = config::RunProcess(schema_, args, env, [&](StopSignal& stop) -> absl::Status {
+      const absl::Status output = CheckOutputs({{"--json", options_.json}});
+      usable = output.ok();
+      if (!usable) return output;
       ChaosRun run(options_, up_, stop);
       return run.Run();
     });
+    return usable ? code : config::kExitUsage;
   }
 
  private:

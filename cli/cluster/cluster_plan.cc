@@ -58,7 +58,7 @@ void RegisterCluster(config::Schema& schema, UpConfig& config) {
              "where the machine has enough cores for that; off: wherever the kernel puts them.",
              {.group = "Cluster", .choices = {"auto", "off"}});
   schema.Add("ready-timeout", &config.ready_timeout, "How long starting may take.",
-             {.group = "Lifecycle"});
+             {.min = absl::Milliseconds(1), .group = "Lifecycle"});
   schema.Add("logs", &config.logs,
              "Which lines of the processes' logs to print. all: every line; brief: one line for "
              "each process that is ready, then warnings, errors, throughput and access; auto: "

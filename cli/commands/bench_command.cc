@@ -107,7 +107,8 @@ class BenchCommand final : public Command {
                 {.unit = "tokens"});
     schema_.Add("chunk", &options_.chunk_tokens, "Rows of a prefill step.",
                 {.min = 1, .max = 65536, .unit = "tokens"});
-    schema_.Add("time", &options_.time_each, "About how long to measure each shape.");
+    schema_.Add("time", &options_.time_each, "About how long to measure each shape.",
+                {.min = absl::ZeroDuration(), .max = absl::Hours(1)});
     schema_.Add("json", &json_, "The figures as JSON.");
     schema_.Add("svg", &svg_,
                 "A file to draw the roofline into; - = standard output, without the table.");

@@ -4,14 +4,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <optional>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cli/certs/authority.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
@@ -56,6 +59,17 @@ std::optional<std::string> ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
 }
 
+// Whether spiffe://FLEET/tandem/ROLE is a URI that names this fleet.
+bool IsFleetName(absl::string_view fleet) {
+  const auto plain = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
+  };
+  for (const absl::string_view segment : absl::StrSplit(fleet, '/')) {
+    if (segment.empty() || !std::all_of(segment.begin(), segment.end(), plain)) return false;
+  }
+  return true;
+}
+
 class CertsCommand final : public Command {
  public:
   CertsCommand()
@@ -81,6 +95,13 @@ class CertsCommand final : public Command {
     const std::string verb = words.empty() ? "" : words[0];
     if (verb != "make" && verb != "list") {
       ReportError(schema_, absl::InvalidArgumentError("expected make or list"));
+      return config::kExitUsage;
+    }
+    if (verb == "make" && !IsFleetName(fleet_)) {
+      ReportError(schema_, absl::InvalidArgumentError(absl::StrCat(
+                               "--fleet '", fleet_,
+                               "': expected a name of letters, digits, '.', '-' and '_', or "
+                               "several with '/' between them")));
       return config::kExitUsage;
     }
     const absl::Status status = verb == "make" ? Make() : List();

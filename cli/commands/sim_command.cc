@@ -57,6 +57,13 @@ class SimCommand final : public Command {
                                absl::StrCat("'", positionals[0], "', expected shrink or nothing")));
       return config::kExitUsage;
     }
+    const bool many = minutes_ > 0 || swarm_ > 0;
+    if (many && (!positionals.empty() || !schedule_.empty() || !svg_.empty())) {
+      ReportError(schema_, absl::InvalidArgumentError(
+                               "shrink, --schedule and --svg are of one run, expected none of them "
+                               "with --swarm or --minutes"));
+      return config::kExitUsage;
+    }
     SetLogLevel(LogLevel::kError);
     if (minutes_ > 0) return Soak();
     if (swarm_ > 0) return Swarm();

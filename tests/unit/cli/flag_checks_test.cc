@@ -1,0 +1,54 @@
+// Goal: what a command would ignore, or could not end with, is refused with its name before any
+// work begins.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "cli/command_line/commands.h"
+#include "tests/testing/test_folder.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+void ExpectUsageError(Command& command, const std::vector<std::string>& words,
+                      const std::string& named) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(command.Run(words, {}), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(named));
+}
+
+TEST(FlagChecks, AFleetsNameIsOneThatCertificatesCanName) {
+  const testing::TestFolder folder("flag_checks");
+  const std::string made = (folder / "certs").string();
+  for (const char* name : {"", "/", "a//b", "/a", "a/", "a b", "a:1", "a?b", "\xC3\xA9"}) {
+    ExpectUsageError(*NewCertsCommand(),
+                     {"make", "--folder=" + made, std::string("--fleet=") + name},
+                     std::string("--fleet '") + name + "': expected a name of letters");
+  }
+  EXPECT_FALSE(std::filesystem::exists(made));
+}
+
+TEST(FlagChecks, FlagsOfOneRunAreNoneOfASwarm) {
+  for (const char* many : {"--swarm=1", "--minutes=1"}) {
+    for (const char* one : {"--schedule=/no/such/file", "--svg=/no/such/file", "shrink"})
+      ExpectUsageError(*NewSimCommand(), {many, one},
+                       "shrink, --schedule and --svg are of one run");
+  }
+}
+
+TEST(FlagChecks, TimesHaveTheirRanges) {
+  ExpectUsageError(*NewUpCommand(), {"--ready-timeout=-5s"}, "ready-timeout");
+  ExpectUsageError(*NewUpCommand(), {"--ready-timeout=0s"}, "ready-timeout");
+  ExpectUsageError(*NewBenchCommand(), {"engine", "--time=inf"}, "time");
+  ExpectUsageError(*NewBenchCommand(), {"engine", "--time=-1s"}, "time");
+}
+
+TEST(FlagChecks, AReportThatCannotBeWrittenEndsChaosBeforeItsRun) {
+  ExpectUsageError(*NewChaosCommand(), {"--network=loopback", "--json=/no/such/folder/file"},
+                   "--json /no/such/folder/file: cannot be written");
+}
+
+}  // namespace
+}  // namespace tandem::cli
