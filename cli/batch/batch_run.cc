@@ -67,7 +67,10 @@ class Batch {
 
   // Once, before Run: opening a pipe twice would lose what it holds.
   absl::Status OpenInput() {
-    if (options_.input == kStandard) return absl::OkStatus();
+    if (options_.input == kStandard) {
+      std::cin.tie(nullptr);  // a read would flush the output, which another thread may write
+      return absl::OkStatus();
+    }
     input_file_.open(options_.input, std::ios::binary);
     input_ = &input_file_;
     // A folder can be opened, but not read.
@@ -90,6 +93,7 @@ class Batch {
         threads.emplace_back("batch", [this] { Work(); });
       }
     }
+    absl::MutexLock input_lock(&input_mutex_);
     absl::MutexLock lock(&mutex_);
     output_->flush();
     if (!*output_) return CannotWrite(options_.output);
@@ -123,12 +127,19 @@ class Batch {
     }
   }
 
-  // The next line without an answer.
-  bool Take(Item& item) {
+  // Whether more lines are to be answered.
+  bool GoesOn() {
     absl::MutexLock lock(&mutex_);
-    while (*output_ && changed_.ok() && std::getline(*input_, item.line)) {
+    return *output_ && changed_.ok();
+  }
+
+  // The next line without an answer. While the input is awaited, answers are written.
+  bool Take(Item& item) {
+    absl::MutexLock input_lock(&input_mutex_);
+    while (GoesOn() && std::getline(*input_, item.line)) {
       item.number = ++number_;
       if (absl::StripAsciiWhitespace(item.line).empty()) continue;
+      absl::MutexLock lock(&mutex_);
       ++counts_.lines;
       item.name = BatchLineName(item.line, item.number);
       item.name_taken = !taken_.insert(item.name).second;
@@ -162,8 +173,12 @@ class Batch {
   void Answer(const BatchRequest& batch, int64_t number) {
     BatchAnswer answer;
     answer.request_digest = DigestOf(batch.request);
+    bool others = false;  // answers, which cannot be one line's
     const absl::Status status =
-        client_.Generate(batch.request, [&answer](const v1::GenerateResponse& part) {
+        client_.Generate(batch.request, [&answer, &others](const v1::GenerateResponse& part) {
+          others =
+              others || part.delta().sequence_index() != 0 || part.finished().sequence_index() != 0;
+          if (others) return false;
           if (part.has_finished()) answer.finished = part.finished();
           answer.text += part.delta().text();
           for (const v1::GeneratedToken& token : part.delta().tokens()) {
@@ -172,6 +187,10 @@ class Batch {
           return true;
         });
     if (!status.ok()) return Fail(batch.custom_id, number, status);
+    if (others) {
+      return Fail(batch.custom_id, number,
+                  absl::InvalidArgumentError("the router gave several answers, expected one"));
+    }
     if (answer.finished.reason() == v1::FINISH_REASON_ABORTED) {
       return Fail(batch.custom_id, number, absl::AbortedError("the request was aborted"));
     }
@@ -196,13 +215,14 @@ class Batch {
   Client& client_;
   // By custom_id, the digests of requests that an earlier run answered. Not changed by threads.
   absl::flat_hash_map<std::string, std::string> done_;
-  absl::Mutex mutex_;
+  absl::Mutex input_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  absl::Mutex mutex_;  // of what is written and counted
   std::ifstream input_file_;
   std::ofstream output_file_;
-  std::istream* input_ = &std::cin;    // what it points to: under the mutex once threads run
-  std::ostream* output_ = &std::cout;  // likewise
-  int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_set<std::string> taken_ ABSL_GUARDED_BY(mutex_);  // names
+  std::istream* input_ = &std::cin;    // what it points to: under input_mutex_ once threads run
+  std::ostream* output_ = &std::cout;  // likewise under mutex_
+  int64_t number_ ABSL_GUARDED_BY(input_mutex_) = 0;
+  absl::flat_hash_set<std::string> taken_ ABSL_GUARDED_BY(input_mutex_);  // names
   BatchCounts counts_ ABSL_GUARDED_BY(mutex_);
   absl::Status changed_ ABSL_GUARDED_BY(mutex_);  // a line that is no longer what was answered
 };

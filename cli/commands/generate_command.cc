@@ -94,7 +94,7 @@ class GenerateCommand final : public Command {
       if (part.finished().sequence_index() == 0 && part.has_finished()) finished = part.finished();
       if (json_) {
         PrintJson(part);
-      } else if (sequences_.n > 1) {
+      } else if (request.n() > 1) {
         PrintWhenWhole(part);
       } else if (part.has_delta() && !part.delta().text().empty()) {
         const std::string& text = part.delta().text();
@@ -122,13 +122,15 @@ class GenerateCommand final : public Command {
           "--batch: the file has the prompts, messages and names, expected none on the command "
           "line");
     }
-    if (sequences_.n != 1 || sequences_.best_of > 1) {
-      return absl::InvalidArgumentError("--n: a line of a batch gets one answer, expected 1");
-    }
     RETURN_IF_ERROR(CheckInputs({{"--batch", batch_.input},
                                  {"--json-schema", guided_.json_schema},
                                  {"--grammar", guided_.grammar}}));
-    return BuildParameters(batch_.defaults);
+    RETURN_IF_ERROR(BuildParameters(batch_.defaults));
+    // --params may ask for several, too.
+    const v1::GenerateRequest& defaults = batch_.defaults;
+    if ((defaults.has_n() && defaults.n() != 1) || defaults.best_of() > 1)
+      return absl::InvalidArgumentError("--n: a line of a batch gets one answer, expected 1");
+    return absl::OkStatus();
   }
 
   int AnswerBatch() {

@@ -263,6 +263,8 @@ TEST_F(BatchFiles, WrongUseIsSaid) {
   refused({"--batch=" + in_}, 2, "--batch and --output go together");
   refused({"--batch=" + in_, "--output=" + out_, "prompt"}, 2, "the file has the prompts");
   refused({"--batch=" + in_, "--output=" + out_, "--n=2"}, 2, "--n");
+  refused({"--batch=" + in_, "--output=" + out_, R"(--params={"n": 2})"}, 2, "--n");
+  refused({"--batch=" + in_, "--output=" + out_, R"(--params={"best_of": 2})"}, 2, "--n");
   refused({"--batch=/no/such", "--output=" + out_}, 1, "--batch /no/such: cannot be read");
   refused({"--batch=" + in_, "--output=" + in_}, 1, "another file than --batch");
   refused({"--batch=" + in_, "--output=" + out_, "--router=127.0.0.1:1"}, 1, "127.0.0.1:1");
