@@ -93,8 +93,14 @@ class ClientImpl final : public Client {
     return Call<v1::DetokenizeResponse>(&v1::Tandem::Stub::Detokenize, request, kUnaryTimeout);
   }
   absl::StatusOr<v1::GetModelResponse> GetModel() override {
+    Cancellation never;
+    return GetModel(never);
+  }
+  absl::StatusOr<v1::GetModelResponse> GetModel(Cancellation& cancellation) override {
+    grpc::ClientContext context;
+    const Attachment attached(cancellation, [&context] { context.TryCancel(); });
     return Call<v1::GetModelResponse>(&v1::Tandem::Stub::GetModel, v1::GetModelRequest(),
-                                      kUnaryTimeout);
+                                      kUnaryTimeout, context);
   }
   absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration timeout) override {
     return Call<v1::GetStatusResponse>(&v1::Tandem::Stub::GetStatus, v1::GetStatusRequest(),
@@ -121,6 +127,14 @@ class ClientImpl final : public Client {
                                                                          const Request&, Response*),
                                 const Request& request, absl::Duration timeout) {
     grpc::ClientContext context;
+    return Call<Response>(method, request, timeout, context);
+  }
+
+  template <typename Response, typename Request>
+  absl::StatusOr<Response> Call(grpc::Status (v1::Tandem::Stub::*method)(grpc::ClientContext*,
+                                                                         const Request&, Response*),
+                                const Request& request, absl::Duration timeout,
+                                grpc::ClientContext& context) {
     AddApiKey(context, api_key_);
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     Response response;

@@ -61,6 +61,8 @@ class Client {
   virtual absl::StatusOr<v1::DetokenizeResponse> Detokenize(
       const v1::DetokenizeRequest& request) = 0;
   virtual absl::StatusOr<v1::GetModelResponse> GetModel() = 0;
+  // The same, until `cancellation` ends it with kCancelled.
+  virtual absl::StatusOr<v1::GetModelResponse> GetModel(Cancellation& cancellation) = 0;
   virtual absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration timeout) = 0;
   // At most `limit` requests that the router serves now, the oldest first. `timeout`: of the call.
   virtual absl::StatusOr<v1::ListRequestsResponse> ListRequests(int32_t limit,

@@ -91,7 +91,7 @@ class ChatCommand final : public Command {
       interrupt_key_->SetInterrupts(false);  // the editor sets the terminal up, too
     }
     ASSIGN_OR_RETURN(client_, Connect(access_));
-    ASSIGN_OR_RETURN(const v1::GetModelResponse model, client_->GetModel());
+    ASSIGN_OR_RETURN(const v1::GetModelResponse model, AwaitModel());
     if (interactive_) std::printf("%s; /help lists commands\n", model.name().c_str());
     conversation_.Start(system_);
     while (const std::optional<std::string> message = ReadMessage()) {
@@ -101,6 +101,28 @@ class ChatCommand final : public Command {
       RETURN_IF_ERROR(message->front() == '/' ? HandleCommand(*message) : Turn(*message));
     }
     return absl::OkStatus();
+  }
+
+  // Ctrl-C gives up a router that does not answer.
+  absl::StatusOr<v1::GetModelResponse> AwaitModel() {
+    BeginInterrupts();
+    absl::StatusOr<v1::GetModelResponse> model = client_->GetModel(cancellation_);
+    if (EndInterrupts()) return absl::CancelledError("interrupted");
+    return model;
+  }
+
+  // Until EndInterrupts, Ctrl-C on a terminal ends the call that runs.
+  void BeginInterrupts() {
+    cancellation_.Reset();
+    if (interrupts_ == nullptr) return;
+    interrupts_->Begin([this] { cancellation_.Cancel(); });
+    interrupt_key_->SetInterrupts(true);
+  }
+  // Returns whether Ctrl-C came since BeginInterrupts.
+  bool EndInterrupts() {
+    if (interrupts_ == nullptr) return false;
+    interrupt_key_->SetInterrupts(false);
+    return interrupts_->End() > 0;
   }
 
   // The next message; nullopt when the user leaves.
@@ -204,11 +226,7 @@ class ChatCommand final : public Command {
     // The window may have another size than at the last answer.
     WordWrap wrapped(DescribeTerminal(STDOUT_FILENO, env_).columns);
     last_.Clear();
-    cancellation_.Reset();
-    if (interrupts_ != nullptr) {
-      interrupts_->Begin([this] { cancellation_.Cancel(); });
-      interrupt_key_->SetInterrupts(true);
-    }
+    BeginInterrupts();
     const absl::Status status = client_->Generate(
         request,
         [&](const v1::GenerateResponse& part) {
@@ -219,8 +237,7 @@ class ChatCommand final : public Command {
           return true;
         },
         cancellation_);
-    if (interrupts_ != nullptr) interrupt_key_->SetInterrupts(false);
-    const bool stopped = interrupts_ != nullptr && interrupts_->End() > 0;
+    const bool stopped = EndInterrupts();
     just_interrupted_ = stopped;
     Print(absl::StrCat(wrapped.Append(markdown_ ? styled.Flush() : ""), wrapped.Flush(), "\n"));
     return EndTurn(text, answer, status, stopped);

@@ -1,8 +1,13 @@
 // Goal: on a terminal `tandem chat` edits lines, remembers and completes them, takes messages of
-// several lines, stops an answer on Ctrl-C and leaves on two, says when an answer is not whole, and
-// breaks no word that fits a line. A pseudo-terminal is the user: keys in, screen out.
+// several lines, stops an answer on Ctrl-C and leaves on two or where no router answers, says when
+// an answer is not whole, and breaks no word that fits a line. A pseudo-terminal is the user: keys
+// in, screen out.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -145,6 +150,27 @@ TEST_F(ChatTerminal, CtrlCTwiceLeavesFromAnAnswer) {
   ASSERT_TRUE(chat_->Await("> ")) << chat_->screen();
   chat_->Type(kCtrlC);
   EXPECT_EQ(chat_->Finish(), 0) << chat_->screen();
+}
+
+// A server that takes the connection and says nothing.
+TEST(ChatWithoutARouter, CtrlCEndsTheWait) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 16), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  TerminalSession chat({"tandem", "chat",
+                        absl::StrCat("--router=127.0.0.1:", ntohs(address.sin_port)),
+                        "--history="});
+  pollfd connected = {.fd = listener, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&connected, 1, 30'000), 1);
+  chat.Type(kCtrlC);
+  EXPECT_EQ(chat.Finish(), 1);
+  EXPECT_THAT(chat.screen(), HasSubstr("interrupted"));
+  ::close(listener);
 }
 
 TEST_F(ChatTerminal, CtrlCGivesUpALineAndNothingIsSent) {

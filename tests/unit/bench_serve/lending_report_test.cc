@@ -47,6 +47,7 @@ class TwoPartRouter final : public Client {
     return absl::UnimplementedError("");
   }
   absl::StatusOr<v1::GetModelResponse> GetModel() override { return absl::UnimplementedError(""); }
+  absl::StatusOr<v1::GetModelResponse> GetModel(Cancellation&) override { return GetModel(); }
   absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration) override {
     return absl::UnimplementedError("");
   }
