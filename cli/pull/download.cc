@@ -229,6 +229,7 @@ class CurlDownloader final : public Downloader {
       if (!status.ok() || fetched.unchanged) return status;
       absl::StatusOr<std::string> checked = Check(file, part);
       PartSink sink(part, 0, on_progress);
+      if (absl::IsCancelled(checked.status())) return checked.status();
       if (!checked.ok()) {
         sink.Discard();
         // Once more from the beginning; twice is no accident.
@@ -337,8 +338,9 @@ class CurlDownloader final : public Downloader {
         absl::StrCat(file.url, ": the server sent ", bytes, " bytes and promised ", promised));
   }
 
-  static absl::StatusOr<std::string> Check(const RemoteFile& file, const std::string& part) {
-    ASSIGN_OR_RETURN(const FileHashes hashes, HashFile(part));
+  absl::StatusOr<std::string> Check(const RemoteFile& file, const std::string& part) const {
+    ASSIGN_OR_RETURN(const FileHashes hashes,
+                     HashFile(part, [this] { return options_.wait(absl::ZeroDuration()); }));
     if (!file.sha256.empty() && hashes.sha256 != file.sha256) {
       return absl::DataLossError(
           absl::StrCat(file.url, ": has SHA-256 ", hashes.sha256, ", expected ", file.sha256));

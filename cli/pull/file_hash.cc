@@ -34,7 +34,7 @@ class Digest {
 
 }  // namespace
 
-absl::StatusOr<FileHashes> HashFile(const std::string& path) {
+absl::StatusOr<FileHashes> HashFile(const std::string& path, const std::function<bool()>& go_on) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
@@ -48,6 +48,7 @@ absl::StatusOr<FileHashes> HashFile(const std::string& path) {
     const absl::string_view bytes(buffer.data(), static_cast<size_t>(file.gcount()));
     sha256.Add(bytes);
     git.Add(bytes);
+    if (!go_on()) return absl::CancelledError("interrupted");
   }
   if (!file.eof()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
   return FileHashes{.sha256 = sha256.Hex(), .git_blob = git.Hex()};
