@@ -298,8 +298,10 @@ void PrefillCore::EndExport(Exports::iterator it) {
 // ---- computing -----------------------------------------------------------------------------
 
 absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time now) {
-  // A constraint may not fit the tokens that it has to read before the first one.
+  // A constraint may not fit the tokens that it has to read before the first one. If these complete
+  // the answer, the prompt sits out steps until its router aborts it: the decode node ends the leg.
   for (const node::ConstraintTurns::Settled& settled : scheduler_.FollowConstraints()) {
+    if (settled.progress.ok()) continue;
     FailRequest(by_sequence_.at(settled.id), settled.progress.status());
   }
   resources_.borrower().BeforeStep(now);

@@ -32,7 +32,7 @@ class ConstraintTurns {
 
   enum class Progress {
     kReady,  // a token may come next
-    kWhole,  // the output token completed the answer
+    kWhole,  // the output token completed the answer: the sequence sits out steps from now on
     kLater,  // the sequence waits for its next turn
   };
   // What became of a sequence that waited.

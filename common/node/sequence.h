@@ -170,7 +170,8 @@ struct Sequence {
   // Steps without room for a block of a prompt, while it had rows to compute (prompt_chunk.h).
   int32_t steps_passed = 0;
   int32_t preempted_early = 0;  // times that it was, and one behind it was not (preemption.h)
-  // The constraint has yet to say of the last output token whether it completes the answer.
+  // The constraint has yet to say of the last output token whether it completes the answer. False
+  // on a node that is to score the prompt of an answer that began elsewhere: the scores come first.
   bool verdict_due = false;
   // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.
   int64_t num_scored = 0;

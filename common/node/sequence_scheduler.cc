@@ -131,7 +131,11 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->rank = RankOf(*sequence);
   ++next_id_;
   const SequenceId id = sequence->id;
-  if (sequence->awaits_constraint()) constraint_turns_.Add(id);
+  if (sequence->awaits_constraint()) {
+    // Tokens that were delivered may complete the answer: its last node was lost before it said so.
+    sequence->verdict_due = sequence->input.delivered_tokens > 0 && sequence->unscored() == 0;
+    constraint_turns_.Add(id);
+  }
   sequences_.emplace(id, std::move(sequence));
   return id;
 }

@@ -310,8 +310,12 @@ void SequenceMachine::OnLegFinished(const v1::LegFinished& finished, absl::Time 
         now);
     return;
   }
-  if (delivered == legs_.prompt().delivered() || finished.output_tokens() > delivered ||
-      answer_.waiting() > 0) {
+  // Only nodes know when a constraint is satisfied: the last node may have been lost before it said
+  // that the answer was complete.
+  const bool was_complete = input_.guided->any() && reason == request::FinishReason::kStop &&
+                            delivered > 0 && finished.output_tokens() == delivered;
+  const bool says_nothing = delivered == legs_.prompt().delivered() && !was_complete;
+  if (says_nothing || finished.output_tokens() > delivered || answer_.waiting() > 0) {
     GiveUpDecode(absl::DataLossError(absl::StrCat("decode node ", legs_.decode().node_id(),
                                                   " ended the leg after ", finished.output_tokens(),
                                                   " tokens, but ", delivered, " arrived")),

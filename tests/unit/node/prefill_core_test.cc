@@ -142,6 +142,23 @@ TEST_F(PrefillCoreTest, AnAnswerThatBreaksItsConstraintIsTheRequestsFault) {
   }
 }
 
+// The decode node tells the router that the answer is complete; the router aborts the prompt.
+TEST_F(PrefillCoreTest, AnAnswerThatIsCompleteGetsNoToken) {
+  v1::NodeCommand command = Prefill("whole", 20);
+  v1::SequenceSpec& sequence = *command.mutable_prefill()->mutable_sequence();
+  sequence.set_prompt(18, '1');
+  sequence.set_prompt(19, '2');
+  sequence.mutable_guided()->set_regex("[0-9]{2}");
+  ASSERT_OK(constraints_->Get(rpc::FromWire(sequence.guided())).status());
+  const node::NodeActions begun = Send(command);
+  const auto open = std::get<transfer::OpenExport>(begun.transfer[0]);
+  for (int step = 0; step < 3; ++step) EXPECT_THAT(Step().events, IsEmpty());
+  EXPECT_FALSE(core_->preparing());
+  Abort("whole");
+  Send(transfer::ExportFailed{.export_id = open.export_id, .status = absl::CancelledError()});
+  EXPECT_TRUE(core_->idle());
+}
+
 // Two prompts in one step, one of which begins with a cached block that has been damaged.
 TEST_F(PrefillCoreTest, ADamagedBlockFailsOnlyThePromptThatUsesIt) {
   node::NodeActions actions = Send(Prefill("a", 20));
