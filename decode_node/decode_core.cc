@@ -140,6 +140,7 @@ void DecodeCore::OnTick(absl::Time now) {
   retained_.OnTick(now);
   for (const node::StoredBlocks::Ready& ready : resources_.OnTick(now)) Again(ready, now);
   EndStarved(now);
+  ReportWaiting(now);
   const bool too_late = migration_until_.has_value() && *migration_until_ <= now;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;

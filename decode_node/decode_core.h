@@ -46,6 +46,9 @@ namespace tandem::decode_node {
 
 class DecodeCore final : public node::NodeCore {
  public:
+  // Well below the time without a token after which routers give a leg up (--token-deadline).
+  static constexpr absl::Duration kWaitingInterval = absl::Milliseconds(500);
+
   // Takes over. REQUIRES: `resources` are idle; they outlive the core.
   explicit DecodeCore(node::NodeResources& resources) : resources_(resources) {
     resources.BeginRole({.generates = true, .retry_alone = true});
@@ -174,6 +177,8 @@ class DecodeCore final : public node::NodeCore {
   }
   // Ends the legs of sequences that get no memory.
   void EndStarved(absl::Time now);
+  // Tells the routers, each kWaitingInterval, which legs that generate wait: no node is at fault.
+  void ReportWaiting(absl::Time now);
   // Fails a leg that cannot be retained, because the node drains.
   void GiveUpForDrain(Legs::iterator leg);
   // Ends the leg and retains its sequence, whose next token is `next`, for another node.
@@ -194,6 +199,7 @@ class DecodeCore final : public node::NodeCore {
   // Bound: the pool's blocks: each holds some.
   std::map<LeaseId, std::vector<BlockId>> draining_leases_;  // quarantined blocks
   RetainedSequences retained_{scheduler_, ledger_};
+  absl::Time next_waiting_report_ = absl::InfinitePast();
   // Set once the migration began: until when a sequence can still be retained.
   std::optional<absl::Time> migration_until_;
 };

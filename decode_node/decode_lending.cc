@@ -1,5 +1,5 @@
 // The parts of DecodeCore (decode_node/decode_core.h) about memory: which part of a prompt it holds
-// itself, the end of sequences that get none, and how much is in use.
+// itself, which sequences wait or end because they get none, and how much is in use.
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -36,6 +36,15 @@ void DecodeCore::EndStarved(absl::Time now) {
             "KV pool: the sequence needs more blocks than this node has and other nodes lend"),
         "no memory");
   }
+}
+
+void DecodeCore::ReportWaiting(absl::Time now) {
+  if (now < next_waiting_report_) return;
+  next_waiting_report_ = now + kWaitingInterval;
+  for (const auto& [key, leg] : legs_)
+    if (leg.phase == Phase::kGenerating && scheduler_.Get(leg.sequence).stands_back())
+      ledger_.AddWaiting(key.router, leg.wire);
+  ledger_.SendTokens();
 }
 
 void DecodeCore::RefuseForSlots(Legs::iterator leg) {

@@ -54,8 +54,7 @@ void NodeLedger::Reserve(v1::TokensGenerated::Plain& plain) const {
   plain.mutable_logprobs()->Reserve(tokens_expected_);
 }
 
-void NodeLedger::AddToken(RouterKey router, const v1::Leg& leg, const engine::SampledToken& token,
-                          int32_t index) {
+v1::TokensGenerated& NodeLedger::TokensFor(RouterKey router) {
   auto it = std::find_if(tokens_.begin(), tokens_.end(),
                          [router](const auto& entry) { return entry.first == router; });
   if (it == tokens_.end()) {
@@ -63,7 +62,12 @@ void NodeLedger::AddToken(RouterKey router, const v1::Leg& leg, const engine::Sa
     it = tokens_.emplace(tokens_.end(), router, std::move(spare_.back()));
     spare_.pop_back();
   }
-  v1::TokensGenerated& tokens = *it->second.mutable_tokens();
+  return *it->second.mutable_tokens();
+}
+
+void NodeLedger::AddToken(RouterKey router, const v1::Leg& leg, const engine::SampledToken& token,
+                          int32_t index) {
+  v1::TokensGenerated& tokens = TokensFor(router);
   if (leg.number() == 0 || !token.top_logprobs.empty())
     return node::AddToken(leg, ToWire(token, index), tokens);
   v1::TokensGenerated::Plain& plain = *tokens.mutable_plain();
@@ -73,6 +77,10 @@ void NodeLedger::AddToken(RouterKey router, const v1::Leg& leg, const engine::Sa
   plain.add_token_ids(token.token);
   plain.add_indices(index);
   plain.add_logprobs(token.logprob);
+}
+
+void NodeLedger::AddWaiting(RouterKey router, const v1::Leg& leg) {
+  *TokensFor(router).add_steps()->mutable_leg() = leg;
 }
 
 void NodeLedger::SendTokens() {

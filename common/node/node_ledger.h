@@ -58,6 +58,9 @@ class NodeLedger {
   void ExpectTokens(int count) { tokens_expected_ = count; }
   void AddToken(RouterKey router, const v1::Leg& leg, const engine::SampledToken& token,
                 int32_t index);
+  // Adds a leg whose sequence waits, without a token: its router then knows that the node serves
+  // it.
+  void AddWaiting(RouterKey router, const v1::Leg& leg);
   void SendTokens();
   // As NodeCore's.
   void Recycle(v1::NodeEvent&& event);
@@ -107,6 +110,8 @@ class NodeLedger {
   // Spare events: a step needs one for each router, and some are on their way.
   static constexpr size_t kSpareMax = 16;
 
+  // Those that SendTokens will send to the router.
+  v1::TokensGenerated& TokensFor(RouterKey router);
   // Makes room for the tokens that are expected.
   void Reserve(v1::TokensGenerated::Plain& plain) const;
 

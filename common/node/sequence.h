@@ -193,6 +193,11 @@ struct Sequence {
     return awaits_constraint() || awaits_loans || awaits_creditors ||
            (rebuild != nullptr && !rebuild->computes);
   }
+  // Of one that has generated a token: whether it gets none because it waits for its turn or for
+  // memory, or computes again what it gave up.
+  bool stands_back() const {
+    return phase == SequencePhase::kWaiting || remaining() > 1 || rebuild != nullptr;
+  }
   // Whether it has lent units, or has yet to compute some that it has lost.
   bool borrows() const { return !remote.lent.empty() || rebuild != nullptr; }
   int32_t lent_units() const { return remote.lent.empty() ? 0 : remote.lent.back().units.end; }

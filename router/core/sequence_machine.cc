@@ -261,8 +261,8 @@ void SequenceMachine::OnDecodeTokens(const v1::TokensGenerated::Step& step, absl
       return;
     }
   }
-  if (!step.tokens().empty() && state_ == State::kGenerating)
-    state_deadline_ = now + context_.options.token_deadline;
+  // Without a token the node says that the sequence waits there, as one that was preempted does.
+  if (state_ == State::kGenerating) state_deadline_ = now + context_.options.token_deadline;
   CheckEnd(true);
 }
 

@@ -123,7 +123,9 @@ void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
              "compute what is due first before the rest (--queue-order).",
              {.group = "Deadlines"});
   schema.Add("token-deadline", &config.core.token_deadline,
-             "Longest time between two tokens; after it another node continues the answer.",
+             "Longest time between two tokens; after it another node continues the answer. A node "
+             "that lacks memory says twice a second which answers wait for it: their time begins "
+             "anew.",
              {.min = absl::Milliseconds(1), .group = "Deadlines"});
   schema.Add("heartbeat-interval", &config.core.heartbeat_interval, "How often nodes report.",
              {.min = absl::Milliseconds(1), .group = "Deadlines"});

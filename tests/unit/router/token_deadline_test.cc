@@ -1,4 +1,5 @@
-// Goal: a deadline that moves later with each token still comes when the tokens stop.
+// Goal: a deadline that moves later with each token, and with each word that the sequence waits,
+// still comes when these stop.
 #include <gmock/gmock.h>
 
 #include "tests/unit/router/core_harness.h"
@@ -6,7 +7,9 @@
 namespace tandem::router {
 namespace {
 
-TEST(TokenDeadline, ComesAfterTokensThatMovedIt) {
+enum class Word { kToken, kWaits };
+
+void ExpectTheDeadlineAfter(Word word) {
   RouterOptions options;
   options.token_deadline = absl::Seconds(60);
   options.node_lost_after = absl::Hours(1);
@@ -19,13 +22,15 @@ TEST(TokenDeadline, ComesAfterTokensThatMovedIt) {
   reserved.mutable_reserved()->set_computes_locally(true);
   *installed.mutable_installed()->mutable_leg() = leg;
   h.Say(1, {reserved, installed});
-  // A token each 40 s moves the deadline past several of its former times.
+  // A word each 40 s moves the deadline past several of its former times.
   for (int32_t index = 0; index < 8; ++index) {
     v1::NodeEvent event;
     v1::TokensGenerated::Step& step = *event.mutable_tokens()->add_steps();
     *step.mutable_leg() = leg;
-    step.add_tokens()->set_token_id(7);
-    step.mutable_tokens(0)->set_index(index);
+    if (word == Word::kToken) {
+      step.add_tokens()->set_token_id(7);
+      step.mutable_tokens(0)->set_index(index);
+    }
     h.Say(1, {event});
     h.Advance(absl::Seconds(40));
   }
@@ -33,6 +38,11 @@ TEST(TokenDeadline, ComesAfterTokensThatMovedIt) {
   h.Advance(absl::Seconds(21));
   h.ExpectAbort(1, leg.attempt());
 }
+
+TEST(TokenDeadline, ComesAfterTokensThatMovedIt) { ExpectTheDeadlineAfter(Word::kToken); }
+
+// A sequence that was preempted has no token for long, and its node is not at fault.
+TEST(TokenDeadline, ComesAfterWordsThatTheSequenceWaits) { ExpectTheDeadlineAfter(Word::kWaits); }
 
 }  // namespace
 }  // namespace tandem::router
