@@ -211,10 +211,41 @@ std::string Tenant::CacheSalt(absl::string_view client_salt) const {
                       client_salt);
 }
 
+// ---- calls
+
+std::shared_ptr<const TenantCall> Tenant::FindCall(absl::string_view request_id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = calls_.find(request_id);
+  return found == calls_.end() ? nullptr : found->second.lock();
+}
+
+void Tenant::Keep(const std::shared_ptr<const TenantCall>& call, bool replaces) {
+  absl::MutexLock lock(&mutex_);
+  std::weak_ptr<const TenantCall>& kept = calls_[call->request_id_];
+  if (replaces || kept.expired()) kept = call;
+}
+
+void Tenant::EndCall(const std::string& request_id, int64_t sequences) {
+  End(sequences);
+  if (request_id.empty()) return;
+  absl::MutexLock lock(&mutex_);
+  // Another call may have the id now.
+  const auto found = calls_.find(request_id);
+  if (found != calls_.end() && found->second.expired()) calls_.erase(found);
+}
+
 absl::StatusOr<std::shared_ptr<const TenantCall>> TenantCall::Begin(std::shared_ptr<Tenant> tenant,
-                                                                    int64_t sequences) {
+                                                                    int64_t sequences,
+                                                                    absl::string_view request_id,
+                                                                    bool resumes) {
+  if (resumes) {
+    std::shared_ptr<const TenantCall> running = tenant->FindCall(request_id);
+    if (running != nullptr && running->sequences_ >= sequences) return running;
+  }
   RETURN_IF_ERROR(tenant->Begin(sequences));
-  return std::shared_ptr<const TenantCall>(new TenantCall(std::move(tenant), sequences));
+  const std::shared_ptr<const TenantCall> call(new TenantCall(tenant, sequences, request_id));
+  if (!request_id.empty()) tenant->Keep(call, resumes);
+  return call;
 }
 
 }  // namespace tandem::router

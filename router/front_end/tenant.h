@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -58,6 +59,8 @@ struct TenantUse {
   // This router's parts: what it may give out before routers divide again.
   double requests_part = 0, tokens_part = 0, sequences_part = 0;
 };
+
+class TenantCall;
 
 enum class Quota { kRequests, kTokens, kSequences };
 
@@ -118,6 +121,14 @@ class Tenant {
   std::string CacheSalt(absl::string_view client_salt) const;
 
  private:
+  friend class TenantCall;
+  // The running call that began with this id; null if there is none.
+  std::shared_ptr<const TenantCall> FindCall(absl::string_view request_id) const;
+  // FindCall finds it from now on, in place of one that runs only if it `replaces` that.
+  void Keep(const std::shared_ptr<const TenantCall>& call, bool replaces);
+  // A call has lost its last owner. `request_id`: of one that was kept; else empty.
+  void EndCall(const std::string& request_id, int64_t sequences);
+
   // A token bucket that refills to `per_minute` in one minute. `per_minute` 0: no limit.
   struct Bucket {
     double per_minute = 0;
@@ -144,6 +155,8 @@ class Tenant {
   int64_t sequences_ ABSL_GUARDED_BY(mutex_) = 0;
   // Further ones that may begin, if other routers have their parts.
   double sequences_part_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<double>::infinity();
+  // By request id. Bound: the tenant's calls that run.
+  absl::flat_hash_map<std::string, std::weak_ptr<const TenantCall>> calls_ ABSL_GUARDED_BY(mutex_);
   double demand_ ABSL_GUARDED_BY(mutex_) = 0;  // at demand_at_
   absl::Time demand_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
@@ -153,21 +166,27 @@ class Tenant {
 // answer sessions.
 class TenantCall {
  public:
-  // Errors as Tenant::Begin.
+  // A call that `resumes` an answer takes over the place of the call that still runs with this
+  // `request_id`, since the core ends that one; if it has more sequences it takes places of its
+  // own. `request_id`: empty of a call that none can resume. Errors as Tenant::Begin.
   static absl::StatusOr<std::shared_ptr<const TenantCall>> Begin(std::shared_ptr<Tenant> tenant,
-                                                                 int64_t sequences);
-  ~TenantCall() { tenant_->End(sequences_); }
+                                                                 int64_t sequences,
+                                                                 absl::string_view request_id = "",
+                                                                 bool resumes = false);
+  ~TenantCall() { tenant_->EndCall(request_id_, sequences_); }
   TenantCall(const TenantCall&) = delete;
   TenantCall& operator=(const TenantCall&) = delete;
 
   Tenant& tenant() const { return *tenant_; }
 
  private:
-  TenantCall(std::shared_ptr<Tenant> tenant, int64_t sequences)
-      : tenant_(std::move(tenant)), sequences_(sequences) {}
+  friend class Tenant;
+  TenantCall(std::shared_ptr<Tenant> tenant, int64_t sequences, absl::string_view request_id)
+      : tenant_(std::move(tenant)), sequences_(sequences), request_id_(request_id) {}
 
   const std::shared_ptr<Tenant> tenant_;
   const int64_t sequences_;
+  const std::string request_id_;
 };
 
 }  // namespace tandem::router

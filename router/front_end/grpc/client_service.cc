@@ -157,7 +157,8 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> ClientService::Generate(
   arrival.audit = caller.audit;
   if (caller.audit != nullptr) caller.audit->SetRequestId(request.request_id());
   if (caller.tenant != nullptr) {
-    ASSIGN_OR_RETURN(arrival.call, TenantCall::Begin(caller.tenant, SequencesOf(request)));
+    ASSIGN_OR_RETURN(arrival.call, TenantCall::Begin(caller.tenant, SequencesOf(request),
+                                                     request.request_id(), Resumes(request)));
   }
   return AnswerSession::Start(request, arrival, deps_, std::move(sink));
 }

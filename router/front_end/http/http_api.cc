@@ -387,7 +387,9 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   if (call.tenant != nullptr) {
     int64_t sequences = 0;
     for (const v1::GenerateRequest& request : api.requests) sequences += SequencesOf(request);
-    auto tenant_call = TenantCall::Begin(call.tenant, sequences);
+    // Several prompts have an id each, and cannot be resumed.
+    const std::string request_id = api.requests.size() == 1 ? api.requests[0].request_id() : "";
+    auto tenant_call = TenantCall::Begin(call.tenant, sequences, request_id, api.resumes);
     if (!tenant_call.ok()) return Reply(call, ErrorReply(tenant_call.status()));
     arrival.call = *std::move(tenant_call);
   }

@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(TenantsTest, EachControlsItsOwnRequestsOnly) {
   Start(Line("alice") + Line("bob") + Line("root", "scopes=admin"), {"--hash-step-time=5ms"});
@@ -116,6 +117,38 @@ TEST_F(TenantsTest, SequencesAtATimeAndPriorities) {
   EXPECT_EQ(Generate("alice", with_priority(-1)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_TRUE(Generate("alice", with_priority(1)).ok());
   EXPECT_TRUE(Generate("bob", with_priority(-5)).ok());
+}
+
+// The lost call still runs, and its tenant may run no other.
+TEST_F(TenantsTest, AResumedCallTakesThePlaceOfTheLostOne) {
+  Start(Line("alice", "sequences=1"), {"--hash-step-time=5ms"});
+  const auto lost = Begin("alice", Request("r", 4000));
+  v1::GenerateRequest other = Request("other", 3);
+  other.set_resume_from_token(1);
+  EXPECT_EQ(Generate("alice", other).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  v1::GenerateRequest again = Request("r", 3);
+  again.set_resume_from_token(1);
+  const grpc::Status resumed = Generate("alice", again);
+  EXPECT_TRUE(resumed.ok()) << resumed.error_message();
+  v1::Finished finished;
+  EXPECT_TRUE(lost->Read(&finished).ok());
+  EXPECT_EQ(finished.reason(), v1::FINISH_REASON_ABORTED);
+
+  HttpSocket stream(cluster_->http_address());
+  const std::string body = R"({"prompt":"u","stream":true,"max_tokens":900,"ignore_eos":true})";
+  const std::string key = "authorization: Bearer alice\r\n";
+  stream.Send(PostOf("/v1/completions", body, key + "x-tandem-resumable: 1\r\n"));
+  constexpr char kId[] = "\nid: ";
+  while (!absl::StrContains(stream.buffer(), kId) && stream.ReadSome()) {
+  }
+  const size_t begin = stream.buffer().find(kId) + std::strlen(kId);
+  const std::string id = stream.buffer().substr(begin, stream.buffer().find('\n', begin) - begin);
+  const HttpAnswer rest =
+      Ask(cluster_->http_address(),
+          PostOf("/v1/completions", body, key + "last-event-id: " + id + "\r\n"));
+  EXPECT_EQ(rest.status, 200);
+  EXPECT_THAT(rest.body, HasSubstr("\"finish_reason\":\"length\""));
+  EXPECT_THAT(stream.Read().body, Not(HasSubstr("\"finish_reason\":\"length\"")));
 }
 
 TEST_F(TenantsTest, ClosingEarlyIsNotFree) {

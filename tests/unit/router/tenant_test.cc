@@ -140,6 +140,40 @@ TEST(Tenant, RunsSoManySequencesAtATime) {
   EXPECT_OK(TenantCall::Begin(tenant, 5).status());
 }
 
+TEST(Tenant, AResumedCallTakesOverThePlaceOfTheOneThatRuns) {
+  const auto tenant = std::make_shared<Tenant>("a");
+  tenant->SetLimits({.sequences_max = 2});
+  auto lost = TenantCall::Begin(tenant, 2, "r");
+  ASSERT_OK(lost.status());
+  const auto full = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("a has 2"));
+  EXPECT_THAT(TenantCall::Begin(tenant, 1, "r").status(), full) << "it does not resume";
+  EXPECT_THAT(TenantCall::Begin(tenant, 1, "other", true).status(), full);
+  EXPECT_THAT(TenantCall::Begin(tenant, 3, "r", true).status(), full) << "it has more sequences";
+  auto resumed = TenantCall::Begin(tenant, 2, "r", true);
+  ASSERT_OK(resumed.status());
+  EXPECT_EQ(tenant->sequences(), 2);
+  lost = absl::CancelledError("");
+  EXPECT_EQ(tenant->sequences(), 2) << "it has its place still";
+  auto again = TenantCall::Begin(tenant, 2, "r", true);
+  ASSERT_OK(again.status());
+  resumed = again = absl::CancelledError("");
+  EXPECT_EQ(tenant->sequences(), 0);
+  ASSERT_OK(TenantCall::Begin(tenant, 2, "r", true).status()) << "none runs";
+  EXPECT_EQ(tenant->sequences(), 0);
+}
+
+// A second call with the id of one that runs is refused, and changes nothing for the first.
+TEST(Tenant, ACallThatEndsLeavesOthersWithItsIdAsTheyAre) {
+  const auto tenant = std::make_shared<Tenant>("a");
+  tenant->SetLimits({.sequences_max = 2});
+  const auto first = TenantCall::Begin(tenant, 1, "r");
+  ASSERT_OK(TenantCall::Begin(tenant, 1, "r").status());
+  const auto other = TenantCall::Begin(tenant, 1, "other");
+  ASSERT_OK(other.status());
+  EXPECT_OK(TenantCall::Begin(tenant, 1, "r", true).status());
+  EXPECT_EQ(tenant->sequences(), 2);
+}
+
 TEST(Tenant, NamesAreItsOwn) {
   Tenant alice("alice"), bob("bob"), admin("root");
   admin.SetLimits({.is_admin = true});
