@@ -231,10 +231,18 @@ void SequenceMachine::OnInstalled(const v1::Installed& installed, absl::Time now
   // An earlier sender may have filled the lease after all. Then the last one still computes, and is
   // aborted. A single sender has ended by itself: its blocks are acknowledged.
   const bool still_computes = legs_.prefill().tries() > 1 && !legs_.prefill().finished();
+  const bool retained_sender = legs_.prefill().retained();
+  const bool nobody_scores = answer_.AwaitsScores() && !legs_.decode().computes_locally() &&
+                             (still_computes || retained_sender || !legs_.prefill().live());
   legs_.prefill().End(still_computes ? "another sender filled the lease" : "");
   // An earlier sender's last part may have arrived before NewEpoch did.
   if (AwaitsPrefill() || AwaitsNewEpoch())
     Enter(State::kGenerating, now + context_.options.token_deadline);
+  if (nobody_scores) {
+    // The node that scored the prompt is lost, or its leg was replaced.
+    const auto why = absl::UnavailableError("the prompt's KV came without its log-probabilities");
+    return answer_.complete() ? Fail(why) : Replace(why, now);
+  }
   if (!installed.has_first_token()) return;
   // The KV transfer repeats the token that the prefill node announced: that is no duplicate.
   if (const absl::Status status = Offer(installed.first_token(), false, now); !status.ok()) {
@@ -383,7 +391,8 @@ void SequenceMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Ti
     Replace(why, now);
   } else if (legs_.prefill().node() == node && legs_.prefill().live() && AwaitsPrefill()) {
     RetryPrefill(why, now);
-  } else if (legs_.prefill().node() == node && legs_.prefill().sent() && answer_.AwaitsScores()) {
+  } else if (legs_.prefill().node() == node && legs_.prefill().sent() && answer_.AwaitsScores() &&
+             state_ != State::kQueued) {
     // The prompt's KV has arrived, but not all of its scores.
     if (!answer_.ended())
       Replace(why, now);

@@ -229,6 +229,65 @@ TEST_F(RequestTest, AnEarlierSenderMayStillFillTheLease) {
   ExpectDone(10);
 }
 
+// All scores of a prompt of 100 tokens.
+v1::NodeEvent Scored(const v1::Leg& leg) {
+  v1::NodeEvent event;
+  *event.mutable_prompt_scored()->mutable_leg() = leg;
+  event.mutable_prompt_scored()->set_first_index(1);
+  for (int i = 1; i < 100; ++i) event.mutable_prompt_scored()->add_tokens();
+  return event;
+}
+
+// The KV of a node that is lost, or whose leg was replaced, may come after all; its scores do not.
+class LostScores : public RequestTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(SenderIsLost, LostScores, ::testing::Bool());
+
+TEST_P(LostScores, AreComputedAgainWithThePrompt) {
+  JoinAll();
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.prompt_logprobs = 0;
+  ASSERT_OK(h_.Submit(std::move(input)));
+  d_ = h_.NextRun(kD0).leg();
+  h_.Say(kD0, {Reserved(d_)});
+  p_ = h_.NextPrefill(kP0).leg();
+  if (GetParam())
+    h_.Lose(kP0);
+  else
+    h_.Say(kP0, {LegFailed(p_, true)});
+  EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
+  h_.Say(kD0, {Installed(d_, 0), Generated(d_, {1, 2})});
+  h_.ExpectAbort(kD0, d_.attempt());
+  EXPECT_FALSE(h_.client("r").done.has_value());
+  h_.Advance(absl::Seconds(1));
+  const uint64_t node = h_.Quiet(kD0) ? kD1 : kD0;
+  const v1::StartDecode again = h_.NextRun(node);
+  EXPECT_TRUE(again.sequence().has_prompt_logprobs());
+  h_.Say(node, {Reserved(again.leg(), 0, true), Installed(again.leg(), -1)});
+  h_.Say(node, {Scored(again.leg()), Generated(again.leg(), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+}
+
+// A sequence that waits to be placed again has lost its sender already.
+TEST_F(RequestTest, ASenderThatIsLostWhileTheSequenceWaitsIsNoFurtherAttempt) {
+  JoinAll();
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.prompt_logprobs = 0;
+  ASSERT_OK(h_.Submit(std::move(input)));
+  d_ = h_.NextRun(kD0).leg();
+  h_.Say(kD0, {Reserved(d_)});
+  p_ = h_.NextPrefill(kP0).leg();
+  h_.Say(kD1, {Drains()});
+  h_.Say(kD0, {LegFailed(d_, false)});
+  EXPECT_EQ(h_.core().sequences_queued(), 1) << "the only node that takes it has just failed it";
+  h_.Lose(kP0);
+  h_.Advance(absl::Seconds(1));
+  const v1::StartDecode again = h_.NextRun(kD0);
+  h_.Say(kD0, {Reserved(again.leg(), 0, true), Installed(again.leg(), -1)});
+  h_.Say(kD0, {Scored(again.leg()), Generated(again.leg(), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+}
+
 TEST_F(RequestTest, PrefillNodeLostAfterInstalledDoesNotMatter) {
   JoinAll();
   ToGenerating();
