@@ -14,6 +14,7 @@
 #include "sim/checkers/quiescence_checker.h"
 #include "sim/control_stream.h"
 #include "sim/endpoint_plane.h"
+#include "sim/fault_injector.h"
 #include "sim/sim_node.h"
 #include "sim/sim_router.h"
 #include "sim/sim_storage.h"
@@ -64,24 +65,11 @@ class Simulation {
   NodeSeams MakeSeams();
   void AddProcesses();
   void AddStreams();
-  void Inject(const Fault& fault);
-  void InjectProcessFault(const Fault& fault, Process& process);
-  void InjectFrameFault(const Fault& fault);
-  void BlockFor(const Fault& fault, bool both_ways);
   void Cover(const Fault& fault);
   void TickClients();
   void TickLoans();
   void CheckLedgers();
   void CheckQuiet();
-  SimNode* NodeAt(int64_t id) {
-    const int64_t index = id - static_cast<int64_t>(routers_.size());
-    return index < 0 ? nullptr : nodes_[index].get();
-  }
-  Process& ProcessAt(int64_t id) {
-    if (SimNode* node = NodeAt(id); node != nullptr) return *node;
-    return *routers_[id];
-  }
-  void After(int64_t us, Action action) { world_.After(absl::Microseconds(us), std::move(action)); }
   absl::Duration ClockOffset() {
     return world_.RandomDelay(absl::Microseconds(schedule_.topology.clock_skew_us));
   }
@@ -96,6 +84,7 @@ class Simulation {
   std::vector<std::unique_ptr<SimRouter>> routers_;
   std::vector<std::unique_ptr<SimNode>> nodes_;
   std::vector<std::unique_ptr<ControlStream>> streams_;
+  FaultInjector faults_;
   Coverage coverage_ = {};
 };
 
@@ -123,14 +112,19 @@ Simulation::Simulation(const Schedule& schedule, bool timeline)
       loans_(log_, LimitsOf(schedule.topology)),
       ledgers_(log_),
       clients_(world_, log_),
-      network_(world_, NetworkOf(schedule.topology)) {
+      network_(world_, NetworkOf(schedule.topology)),
+      faults_(world_, log_, {schedule.topology, routers_, nodes_, streams_, clients_, network_}) {
   AddProcesses();
   AddStreams();
   for (const auto& router : routers_) router->Start();
   for (const auto& node : nodes_) node->Start();
   for (const SimRequest& request : schedule_.requests)
     clients_.Add(request, EngineOptions(schedule_.topology));
-  for (const Fault& fault : schedule_.faults) After(fault.at_us, [this, &fault] { Inject(fault); });
+  for (const Fault& fault : schedule_.faults)
+    world_.After(absl::Microseconds(fault.at_us), [this, &fault] {
+      Cover(fault);
+      faults_.Inject(fault);
+    });
   TickClients();
   if (schedule_.topology.lend_blocks > 0) TickLoans();
 }
@@ -289,92 +283,6 @@ void Simulation::CheckLedgers() {
 }
 
 // ---- faults
-
-void Simulation::Inject(const Fault& fault) {
-  Cover(fault);
-  if (log_.timeline())
-    log_.Note(static_cast<int>(fault.target), absl::StrCat("FAULT ", ToText(fault)));
-  switch (fault.kind) {
-    case FaultKind::kPartition:
-      return BlockFor(fault, /*both_ways=*/true);
-    case FaultKind::kOneWayPartition:
-      return BlockFor(fault, /*both_ways=*/false);
-    case FaultKind::kSlowLink: {
-      const int from = static_cast<int>(fault.target), to = static_cast<int>(fault.other);
-      network_.SetRate(from, to, static_cast<double>(std::max<int64_t>(1, fault.amount)));
-      return After(fault.lasts_us, [this, from, to] { network_.ResetRate(from, to); });
-    }
-    case FaultKind::kCutStream:
-      for (const auto& stream : streams_)
-        if (stream->Joins(static_cast<int>(fault.target), static_cast<int>(fault.other)))
-          stream->Cut();
-      return;
-    case FaultKind::kLoseFrames:
-    case FaultKind::kDuplicateFrames:
-    case FaultKind::kCorruptFrames:
-    case FaultKind::kDelayFrames:
-      return InjectFrameFault(fault);
-    default:
-      return InjectProcessFault(fault, ProcessAt(fault.target));
-  }
-}
-
-void Simulation::InjectProcessFault(const Fault& fault, Process& process) {
-  if (!process.alive()) return;
-  SimNode* node = NodeAt(fault.target);
-  switch (fault.kind) {
-    case FaultKind::kCrash:
-      process.Crash();
-      if (node == nullptr) clients_.OnRouterCrash(*routers_[fault.target]);
-      break;
-    case FaultKind::kPause:
-      process.Pause();
-      break;
-    case FaultKind::kSlow:
-      process.SetSlowness(std::max<int64_t>(1, fault.amount));
-      break;
-    case FaultKind::kDrain:
-      if (node != nullptr && !node->paused()) node->BeginDrain();
-      break;
-    case FaultKind::kCorruptBlock:
-      if (node != nullptr) node->CorruptBlock();
-      break;
-    default:
-      break;
-  }
-  After(LastsUs(fault, schedule_.topology), [this, &fault, &process] {
-    if (fault.kind == FaultKind::kSlow) process.SetSlowness(1);
-    if (fault.kind == FaultKind::kPause) process.Resume();
-    SimNode* drained = NodeAt(fault.target);
-    if (drained != nullptr && drained->alive() && drained->draining()) process.Crash();
-    if (!process.alive()) {
-      if (log_.timeline()) log_.Note(process.id(), "starts again");
-      process.Start();
-    }
-  });
-}
-
-void Simulation::InjectFrameFault(const Fault& fault) {
-  const auto set = [this, kind = fault.kind](int64_t amount) {
-    FrameFaults& faults = network_.faults();
-    if (kind == FaultKind::kLoseFrames) faults.lose_one_in = amount;
-    if (kind == FaultKind::kDuplicateFrames) faults.duplicate_one_in = amount;
-    if (kind == FaultKind::kCorruptFrames) faults.corrupt_one_in = amount;
-    if (kind == FaultKind::kDelayFrames) faults.delay_max = absl::Microseconds(amount);
-  };
-  set(fault.amount);
-  After(fault.lasts_us, [set] { set(0); });
-}
-
-void Simulation::BlockFor(const Fault& fault, bool both_ways) {
-  const int a = static_cast<int>(fault.target), b = static_cast<int>(fault.other);
-  network_.Block(a, b);
-  if (both_ways) network_.Block(b, a);
-  After(fault.lasts_us, [this, a, b, both_ways] {
-    network_.Unblock(a, b);
-    if (both_ways) network_.Unblock(b, a);
-  });
-}
 
 void Simulation::Cover(const Fault& fault) {
   auto& row = coverage_[static_cast<int>(fault.kind)];
