@@ -315,7 +315,7 @@ void Simulation::CheckQuiet() {
   for (const auto& router : routers_) {
     if (!router->alive()) continue;
     CheckRouterQuiet(router->name(), router->core(), router->Now(), log_);
-    if (router->core().fleet().size() == static_cast<int64_t>(all.size()))
+    if (CheckFleet(router->name(), router->core(), all, log_))
       CheckIndex(router->name(), router->core(), all, schedule_.topology.index_blocks > 0, log_);
   }
 }

@@ -34,6 +34,7 @@ enum class Mutation {
   kVerifiedOvercounted,  // a receiver tells the next sender of blocks that it does not hold
   kIndexUnbounded,       // a router's prefix index grows beyond its bound
   kRequestsUnbounded,    // a router takes on more sequences than it may run
+  kRejoinRefused,        // a router that has lost a decode node lets no node join any more
 };
 
 #ifdef TANDEM_MUTATIONS

@@ -168,6 +168,8 @@ absl::StatusOr<v1::Welcome> RouterCore::NodeJoined(NodeKey key,
                                                    const v1::Registration& registration,
                                                    absl::Time now) {
   NoteTime(now);
+  if (TANDEM_MUTATED(kRejoinRefused) && decode_node_left_ > absl::InfinitePast())
+    return absl::UnavailableError("this router lets no node join any more");
   ASSIGN_OR_RETURN(const std::vector<kv::BlockHash> hashes,
                    kv::UnpackHashes(registration.cached_blocks()));
   ASSIGN_OR_RETURN(const std::optional<NodeKey> replaced, fleet_.CheckJoin(key, registration));

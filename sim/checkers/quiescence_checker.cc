@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <set>
 
+#include "absl/strings/str_join.h"
 #include "common/kv/block_hash.h"
 
 namespace tandem::sim {
@@ -69,6 +71,19 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, a
     zeroes.Expect(absl::StrCat("prefill tokens ahead on ", id), node->prefill_tokens_ahead);
   }
   zeroes.Expect("diverged tokens", core.GetStatus(now).router().diverged_tokens());
+}
+
+bool CheckFleet(const std::string& name, const router::RouterCore& core,
+                const std::map<std::string, const node::NodeResources*>& nodes, RunLog& log) {
+  std::set<std::string> joined, wrong;
+  for (const router::Node* node : core.fleet().nodes()) joined.insert(node->id.value());
+  for (const auto& [id, resources] : nodes)
+    if (!joined.contains(id)) wrong.insert(absl::StrCat(id, " lives and has not joined it"));
+  for (const std::string& id : joined)
+    if (!nodes.contains(id)) wrong.insert(absl::StrCat(id, " is in its fleet and does not live"));
+  if (!wrong.empty())
+    log.Violate("quiescence", absl::StrCat(name, ": ", absl::StrJoin(wrong, ", ")));
+  return wrong.empty();
 }
 
 void CheckIndex(const std::string& name, const router::RouterCore& core,

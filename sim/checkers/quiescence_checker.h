@@ -20,6 +20,11 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
 void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, absl::Time now,
                       RunLog& log);
 
+// Checks that exactly `nodes` are in the router's fleet; returns whether they are. A node that
+// lives and never joined again is seen by no other check. REQUIRES: nothing is in flight.
+bool CheckFleet(const std::string& name, const router::RouterCore& core,
+                const std::map<std::string, const node::NodeResources*>& nodes, RunLog& log);
+
 // Checks that the router's index holds exactly the blocks that its nodes hold, each in its tier;
 // if it `forgets`, because of its bound, some of them and no others. REQUIRES: `nodes` are all
 // nodes that joined it, and nothing is in flight.

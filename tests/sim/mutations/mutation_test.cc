@@ -112,13 +112,36 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kLegFoundByName, "LegFoundByName"},
                       Planted{Mutation::kMovedTokenRepeated, "MovedTokenRepeated"},
                       Planted{Mutation::kIndexUnbounded, "IndexUnbounded"},
-                      Planted{Mutation::kRequestsUnbounded, "RequestsUnbounded"}),
+                      Planted{Mutation::kRequestsUnbounded, "RequestsUnbounded"},
+                      Planted{Mutation::kRejoinRefused, "RejoinRefused"}),
     [](const auto& planted) { return std::string(planted.param.name); });
 
 TEST(Mutations, NoneIsMissedWithoutAny) {
   SetLogLevel(LogLevel::kError);
   const uint64_t seed = (uint64_t{std::random_device()()} << 20) | 1;
   EXPECT_EQ(WhatNoticed(Mutation::kNone, seed), "") << "seeds from " << seed;
+}
+
+// The first violation of one schedule with the mutation, by its checker; "" = there is none.
+std::string WhoNoticed(Mutation mutation, const Schedule& schedule) {
+  return WhatChildNoticed([&](std::string& noticed) {
+    ActiveMutation() = mutation;
+    const SimReport report = RunSchedule(schedule);
+    if (!report.violations.empty()) noticed = report.violations.front().checker;
+    return true;
+  });
+}
+
+// Two decode nodes. One of them dies when all is served: the other could serve on its own.
+TEST(Mutations, ANodeThatNeverJoinsAgainIsMissed) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule;
+  schedule.topology.decode_nodes = 2;
+  schedule.requests = {{.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 5}};
+  schedule.faults = {
+      {.at_us = 900'000, .kind = FaultKind::kCrash, .target = 3, .lasts_us = 50'000}};
+  EXPECT_EQ(WhoNoticed(Mutation::kNone, schedule), "");
+  EXPECT_EQ(WhoNoticed(Mutation::kRejoinRefused, schedule), "quiescence");
 }
 
 TEST(Mutations, AChildThatDoesNotComeToItsEndIsNotOneThatNoticedNothing) {
