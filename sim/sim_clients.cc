@@ -118,9 +118,15 @@ void SimClients::Cancel(Client& client) {
   SimRouter& router = *routers_[client.router];
   if (!client.asking) return AskForAnother(client);
   router.Post(router.CallDelay(), [this, &router, &client] {
-    router.Finish(client.input.id);
+    GiveUp(router, client);
     AskForAnother(client);
   });
+}
+
+void SimClients::GiveUp(SimRouter& router, Client& client) {
+  client.gives_up = true;
+  router.Finish(client.input.id);
+  client.gives_up = false;
 }
 
 void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::ClientEvent& event) {
@@ -134,10 +140,12 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
     for (const v1::GeneratedToken& token : tokens->tokens)
       client.checkers.at(tokens->sequence_index).OnToken(token.index(), token.token_id());
   } else if (const auto* done = std::get_if<router::RequestDone>(&event)) {
-    client.checkers.at(done->sequence_index).OnDone(done->reason, done->usage.output_tokens());
+    client.checkers.at(done->sequence_index)
+        .OnDone(done->reason, done->usage.output_tokens(), client.gives_up);
     if (!done->last) return;
     if (log_.timeline()) log_.Note(-1, absl::StrCat(id.value(), " is done"));
-    // The router aborted this client's earlier request: not the end of this one.
+    // The router aborted this client's earlier request: not the end of this one. Any other abort is
+    // a violation, and the client asks again.
     if (done->reason == request::FinishReason::kAborted)
       return AskLater(client, kRetryDelay, /*elsewhere=*/false);
     client.settled = true;
@@ -164,7 +172,7 @@ void SimClients::Tick() {
     if (!client->asking || client->settled || world_.now() - client->last_news < kPatience)
       continue;
     SimRouter& router = *routers_[client->router];
-    router.Post(router.CallDelay(), [&router, id = client->input.id] { router.Finish(id); });
+    router.Post(router.CallDelay(), [this, &router, &client = *client] { GiveUp(router, client); });
     AskLater(*client, kRetryDelay, /*elsewhere=*/true);
   }
 }

@@ -61,6 +61,7 @@ class SimClients {
     uint64_t asked = 0;  // how often: tells late events from current ones
     bool asking = false;
     bool settled = false;
+    bool gives_up = false;    // its router hears so now: aborts that it tells are the client's own
     int64_t answered_us = 0;  // when it had the whole answer
     absl::Time last_news;
   };
@@ -69,6 +70,8 @@ class SimClients {
   void AskLater(Client& client, absl::Duration delay, bool elsewhere);
   void Ask(Client& client);
   void Cancel(Client& client);
+  // Tells the router that the client does not wait for its request any more.
+  void GiveUp(SimRouter& router, Client& client);
   // The client asks for its next prompt under the same id, if it has one.
   void AskForAnother(Client& client);
   // The client of a conversation goes on from its answer.

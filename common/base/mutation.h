@@ -35,6 +35,7 @@ enum class Mutation {
   kIndexUnbounded,       // a router's prefix index grows beyond its bound
   kRequestsUnbounded,    // a router takes on more sequences than it may run
   kRejoinRefused,        // a router that has lost a decode node lets no node join any more
+  kHealthyAborted,       // a router aborts its requests when a node is lost
 };
 
 #ifdef TANDEM_MUTATIONS

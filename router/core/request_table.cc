@@ -121,6 +121,7 @@ void RequestTable::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time 
   std::vector<Serial> running;
   for (auto& [serial, sequence] : sequences_) {
     sequence->machine->OnNodeLost(node, why, now);
+    if (TANDEM_MUTATED(kHealthyAborted)) sequence->machine->Finish(request::FinishReason::kAborted);
     running.push_back(serial);
   }
   for (const Serial serial : running) Settle(serial, now);

@@ -13,13 +13,16 @@ void StreamChecker::OnToken(int32_t index, TokenId token) {
   ++next_;
 }
 
-void StreamChecker::OnDone(request::FinishReason reason, int32_t output_tokens_reported) {
+void StreamChecker::OnDone(request::FinishReason reason, int32_t output_tokens_reported,
+                           bool given_up) {
+  if (given_up && reason == request::FinishReason::kAborted) return;
   if (ended_) return Violate("ended twice");
   ended_ = true;
   if (output_tokens_reported != next_)
     Violate(absl::StrCat("usage counts ", output_tokens_reported, " tokens, the client received ",
                          next_));
-  if (reason == request::FinishReason::kAborted) return;
+  if (reason == request::FinishReason::kAborted)
+    return Violate(absl::StrCat("aborted after ", next_, " tokens, and its client waits for it"));
   if (next_ != static_cast<int32_t>(oracle_.tokens.size()) || reason != oracle_.reason)
     Violate(absl::StrCat("ended after ", next_, " tokens for reason ", static_cast<int>(reason),
                          ", the oracle after ", oracle_.tokens.size(), " for ",

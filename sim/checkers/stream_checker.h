@@ -23,8 +23,9 @@ class StreamChecker {
     ended_ = false;
   }
   void OnToken(int32_t index, TokenId token);
-  // The stream's regular end.
-  void OnDone(request::FinishReason reason, int32_t output_tokens_reported);
+  // The stream's regular end. `given_up`: the client gives up an earlier request with this id, so
+  // an abort is that one's. No other abort is allowed.
+  void OnDone(request::FinishReason reason, int32_t output_tokens_reported, bool given_up);
   // Of the request as a whole; other sequences of it may have ended before.
   void OnFailed(const absl::Status& status);
 

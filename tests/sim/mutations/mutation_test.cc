@@ -113,7 +113,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kMovedTokenRepeated, "MovedTokenRepeated"},
                       Planted{Mutation::kIndexUnbounded, "IndexUnbounded"},
                       Planted{Mutation::kRequestsUnbounded, "RequestsUnbounded"},
-                      Planted{Mutation::kRejoinRefused, "RejoinRefused"}),
+                      Planted{Mutation::kRejoinRefused, "RejoinRefused"},
+                      Planted{Mutation::kHealthyAborted, "HealthyAborted"}),
     [](const auto& planted) { return std::string(planted.param.name); });
 
 TEST(Mutations, NoneIsMissedWithoutAny) {
@@ -142,6 +143,20 @@ TEST(Mutations, ANodeThatNeverJoinsAgainIsMissed) {
       {.at_us = 900'000, .kind = FaultKind::kCrash, .target = 3, .lasts_us = 50'000}};
   EXPECT_EQ(WhoNoticed(Mutation::kNone, schedule), "");
   EXPECT_EQ(WhoNoticed(Mutation::kRejoinRefused, schedule), "quiescence");
+}
+
+// A decode node dies while another one, too, could go on with the answer. The client of an aborted
+// answer asks again, and would have it in the end.
+TEST(Mutations, AnAbortThatNoClientAskedForIsNoticed) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule;
+  schedule.topology.decode_nodes = 2;
+  schedule.topology.step_us = 20'000;
+  schedule.requests = {{.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 60}};
+  schedule.faults = {
+      {.at_us = 300'000, .kind = FaultKind::kCrash, .target = 3, .lasts_us = 50'000}};
+  EXPECT_EQ(WhoNoticed(Mutation::kNone, schedule), "");
+  EXPECT_EQ(WhoNoticed(Mutation::kHealthyAborted, schedule), "stream");
 }
 
 TEST(Mutations, AChildThatDoesNotComeToItsEndIsNotOneThatNoticedNothing) {
