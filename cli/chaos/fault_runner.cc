@@ -100,10 +100,17 @@ void FaultRunner::End(const ChaosFault& fault) {
       cluster_.Kill(fault.victim);
       return StartDown(fault.victim);
     case ChaosFaultKind::kDisk:
-      return namespaces_->EmptyDisk();
+      // Another one may have begun meanwhile: the disk stays full until the last one ends.
+      if (!Active(ChaosFaultKind::kDisk)) namespaces_->EmptyDisk();
+      return;
     default:
       return ApplyNetwork();
   }
+}
+
+bool FaultRunner::Active(ChaosFaultKind kind) const {
+  return std::any_of(active_.begin(), active_.end(),
+                     [kind](const ChaosFault& fault) { return fault.kind == kind; });
 }
 
 void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) {

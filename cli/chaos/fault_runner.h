@@ -36,7 +36,9 @@ class FaultRunner {
 
  private:
   void Begin(ChaosFault fault);
+  // REQUIRES: the fault is not active any more.
   void End(const ChaosFault& fault);
+  bool Active(ChaosFaultKind kind) const;
   void EndThoseOverAt(absl::Duration since_begin);
   void OnEnded(const ChaosCluster::Ended& ended, absl::Duration now);
   void StartDown(int process);

@@ -1,11 +1,15 @@
 // Goal: a drained process that ends with code 0 is started again; one that ignores SIGTERM, or ends
-// with another code, is a broken promise; one whose time is not over when the run ends is none.
+// with another code, is a broken promise; one whose time is not over when the run ends is none. The
+// disk stays full until the last fault that fills it ends.
 #include "cli/chaos/fault_runner.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <cstdlib>
 #include <utility>
+
+#include "tests/unit/chaos/fake_cluster.h"
 
 namespace tandem::cli {
 namespace {
@@ -13,34 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// Processes that ignore every signal but SIGKILL, and end when the test says so.
-class FakeCluster final : public ChaosCluster {
- public:
-  absl::StatusOr<bool> Ready() override { return true; }
-  std::vector<std::string> router_addresses() const override { return {}; }
-  pid_t pid(int process) const override { return down.count(process) > 0 ? 0 : 100 + process; }
-  void Signal(int process, int signal) override { signals.emplace_back(process, signal); }
-  void Kill(int process) override { down.insert(process); }
-  absl::Status StartAgain(int process) override {
-    down.erase(process);
-    started.push_back(process);
-    return absl::OkStatus();
-  }
-  std::vector<Ended> TakeEnded() override { return std::exchange(ended, {}); }
-  std::string Holdings() override { return ""; }
-  std::vector<int64_t> OpenFiles() const override { return {}; }
-
-  void End(int process, const std::string& how) {
-    down.insert(process);
-    ended.push_back({process, how});
-  }
-
-  std::set<int> down;
-  std::vector<std::pair<int, int>> signals;
-  std::vector<int> started;
-  std::vector<Ended> ended;
-};
 
 constexpr int kVictim = 5;  // decode-1
 constexpr absl::Duration kAt = absl::Seconds(1), kLasts = absl::Milliseconds(2500);
@@ -98,6 +74,53 @@ TEST_F(FaultRunnerDrain, ThatEndsWithAnotherCodeIsACrash) {
   runner_.EndAll(kOver);
   EXPECT_THAT(runner_.crashes(), ElementsAre(HasSubstr("decode-1 ended with signal 11")));
   EXPECT_THAT(cluster_.started, ElementsAre(kVictim));
+}
+
+// Namespaces of which only the disk is used.
+class FakeDisk final : public Namespaces {
+ public:
+  std::string AddressOf(int) const override { return ""; }
+  int DescriptorOf(int) const override { return -1; }
+  PacketSwitch& packets() override { std::abort(); }
+  absl::Status FillDisk() override {
+    full = true;
+    return absl::OkStatus();
+  }
+  void EmptyDisk() override { full = false; }
+
+  bool full = false;
+};
+
+TEST(FaultRunnerDisk, StaysFullUntilTheLastFaultThatFillsItEnds) {
+  FakeCluster cluster;
+  FakeDisk disk;
+  const auto fault = [](int at_ms, int lasts_ms) {
+    return ChaosFault{.at = absl::Milliseconds(at_ms),
+                      .lasts = absl::Milliseconds(lasts_ms),
+                      .kind = ChaosFaultKind::kDisk};
+  };
+  FaultRunner runner({fault(1000, 500), fault(1200, 1000), fault(3000, 500)}, ChaosTopology(),
+                     cluster, &disk);
+  const std::pair<int, bool> expected[] = {{1000, true}, {1200, true},  {1500, true},
+                                           {2100, true}, {2200, false}, {2900, false},
+                                           {3000, true}, {3500, false}};
+  for (const auto& [at_ms, full] : expected) {
+    runner.Tick(absl::Milliseconds(at_ms));
+    EXPECT_EQ(disk.full, full) << at_ms << " ms";
+  }
+  EXPECT_TRUE(runner.over());
+}
+
+TEST(FaultRunnerDisk, IsEmptyWhenTheRunEnds) {
+  FakeCluster cluster;
+  FakeDisk disk;
+  const ChaosFault fault{
+      .at = absl::Seconds(1), .lasts = absl::Seconds(9), .kind = ChaosFaultKind::kDisk};
+  FaultRunner runner({fault, fault}, ChaosTopology(), cluster, &disk);
+  runner.Tick(absl::Seconds(1));
+  EXPECT_TRUE(disk.full);
+  runner.EndAll(absl::Seconds(2));
+  EXPECT_FALSE(disk.full);
 }
 
 }  // namespace
