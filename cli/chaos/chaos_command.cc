@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/chaos/baseline.h"
 #include "cli/chaos/chaos_cluster.h"
 #include "cli/chaos/chaos_load.h"
 #include "cli/chaos/chaos_report.h"
@@ -25,10 +26,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kChaosTick = absl::Milliseconds(10);
-constexpr absl::Duration kReadyWithin = absl::Seconds(180);
 constexpr int64_t kSharedMemoryBytes = 256 << 20;
-// How many more connections a process may have at the end than before: to peers that started later.
-constexpr int64_t kFilesSlack = 16;
 
 struct ChaosOptions {
   double minutes = 1;
@@ -65,9 +63,13 @@ class ChaosRun {
   }
 
  private:
-  bool stopped() {
-    interrupted_ = interrupted_ || stop_.Wait(absl::ZeroDuration()) != 0;
+  bool StoppedWithin(absl::Duration time) {
+    interrupted_ = interrupted_ || stop_.Wait(time) != 0;
     return interrupted_;
+  }
+  bool stopped() { return StoppedWithin(absl::ZeroDuration()); }
+  StopCheck stop_check() {
+    return [this](absl::Duration time) { return StoppedWithin(time); };
   }
   static absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 
@@ -138,19 +140,7 @@ class ChaosRun {
     if (error) return absl::InternalError("cannot find this program's folder");
     options.binaries = self.parent_path().string();
     ASSIGN_OR_RETURN(cluster_, ChaosCluster::Start(options));
-    return AwaitReady();
-  }
-
-  absl::Status AwaitReady() {
-    const absl::Time deadline = RealClock().Now() + kReadyWithin;
-    while (true) {
-      ASSIGN_OR_RETURN(const bool ready, cluster_->Ready());
-      if (ready) return absl::OkStatus();
-      if (RealClock().Now() > deadline)
-        return absl::DeadlineExceededError(
-            absl::StrCat("the cluster is not ready within ", absl::FormatDuration(kReadyWithin)));
-      if (stop_.Wait(absl::Milliseconds(50)) != 0) return Interrupted();
-    }
+    return AwaitReady(*cluster_, stop_check());
   }
 
   absl::Status RecordAnswers() {
@@ -193,39 +183,23 @@ class ChaosRun {
     FaultRunner runner(faults_, topology_, *cluster_, namespaces_.get());
     while (RealClock().Now() - begin < length() && !interrupted_) {
       runner.Tick(RealClock().Now() - begin);
-      interrupted_ = stop_.Wait(kChaosTick) != 0;
+      StoppedWithin(kChaosTick);
     }
     runner.EndAll(RealClock().Now() - begin);
-    if (!interrupted_ && !load->Finish(load_.give_up_after + absl::Seconds(10)))
-      findings_.leaks.push_back("clients wait beyond their time");
+    const bool finished = !interrupted_ && load->Finish(load_.give_up_after + absl::Seconds(10),
+                                                        [this] { return stopped(); });
+    if (!interrupted_ && !finished) findings_.leaks.push_back("clients wait beyond their time");
     findings_.ran = RealClock().Now() - begin;
     findings_.requests = load->Records();
     findings_.faults = runner.carried_out();
-    if (!interrupted_) CheckBaseline();
+    if (!interrupted_) {
+      ASSIGN_OR_RETURN(const std::vector<std::string> leaks,
+                       FindLeaks(*cluster_, topology_, files_before_, stop_check()));
+      findings_.leaks.insert(findings_.leaks.end(), leaks.begin(), leaks.end());
+    }
     runner.Tick(RealClock().Now() - begin);
     findings_.crashes = runner.crashes();
     return interrupted_ ? Interrupted() : absl::OkStatus();
-  }
-
-  // All processes are back soon. One lease time and one router check later nothing is held.
-  void CheckBaseline() {
-    if (const absl::Status back = AwaitReady(); !back.ok()) {
-      findings_.leaks.push_back(std::string(back.message()));
-      return;
-    }
-    const absl::Time deadline = RealClock().Now() + ChaosCluster::kLeaseTime + absl::Seconds(1);
-    std::string held;
-    while (!(held = cluster_->Holdings()).empty() && RealClock().Now() < deadline)
-      if (stop_.Wait(absl::Milliseconds(100)) != 0) break;
-    if (!held.empty()) findings_.leaks.push_back(held);
-    const std::vector<int64_t> files = cluster_->OpenFiles();
-    for (int i = 0; i < topology_.processes(); ++i) {
-      const auto at = static_cast<size_t>(i);
-      if (files[at] > files_before_[at] + kFilesSlack)
-        findings_.leaks.push_back(absl::StrCat(topology_.NameOf(i), " has ", files[at],
-                                               " open files, before the faults ",
-                                               files_before_[at]));
-    }
   }
 
   absl::Status Report() {

@@ -78,19 +78,16 @@ class ChaosLoadImpl final : public ChaosLoad {
     }
   }
 
-  bool Finish(absl::Duration timeout) override {
+  bool Finish(absl::Duration timeout, const std::function<bool()>& stopped) override {
     stopping_ = true;
-    absl::MutexLock lock(&mutex_);
-    const auto all_done = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return clients_done_ == options_.clients;
-    };
-    return mutex_.AwaitWithTimeout(absl::Condition(&all_done), timeout);
+    const absl::Time deadline = RealClock().Now() + timeout;
+    while (!DoneWithin(std::min(kWatchInterval, deadline - RealClock().Now())))
+      if (stopped() || RealClock().Now() >= deadline) return false;
+    return true;
   }
   void Await(const std::function<bool()>& stopped) {
-    while (!Done()) {
+    while (!DoneWithin(kWatchInterval))
       if (stopped()) stopping_ = cut_off_ = true;
-      Pause(kWatchInterval);
-    }
   }
   std::vector<ChaosRequest> Records() const override {
     absl::MutexLock lock(&mutex_);
@@ -219,9 +216,12 @@ class ChaosLoadImpl final : public ChaosLoad {
                    request.tokens().ids_size() > options_.pool_tokens;
   }
 
-  bool Done() const {
+  bool DoneWithin(absl::Duration time) const {
     absl::MutexLock lock(&mutex_);
-    return clients_done_ == options_.clients;
+    const auto all_done = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return clients_done_ == options_.clients;
+    };
+    return mutex_.AwaitWithTimeout(absl::Condition(&all_done), time);
   }
 
   void SetCall(int client, WatchedCall* call) {

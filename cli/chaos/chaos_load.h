@@ -43,8 +43,9 @@ class ChaosLoad {
   static std::unique_ptr<ChaosLoad> Start(const Options& options, absl::Time begin);
   // Ends the load and cuts calls off.
   virtual ~ChaosLoad() = default;
-  // Sends no new requests. Returns whether all running requests ended within `timeout`.
-  virtual bool Finish(absl::Duration timeout) = 0;
+  // Sends no new requests. Returns whether all running requests ended within `timeout`. Waits no
+  // longer when `stopped`, called about every 100 ms, returns true.
+  virtual bool Finish(absl::Duration timeout, const std::function<bool()>& stopped) = 0;
   virtual std::vector<ChaosRequest> Records() const = 0;
 };
 
