@@ -1,4 +1,4 @@
-// Goal: whoever waits for the clients of a chaos run waits no longer than its timeout, and can be
+// Goal: waiting for the clients of a chaos run takes no longer than its timeout, and can be
 // interrupted, while a client waits for a router that never answers.
 #include "cli/chaos/chaos_load.h"
 
