@@ -314,6 +314,9 @@ class CurlDownloader final : public Downloader {
       return absl::DataLossError(absl::StrCat(file.url, ": the server sends more than the ",
                                               file.bytes, " bytes that its list names"));
     }
+    // The last try ended after the file's last byte: there is nothing to send.
+    const bool is_whole = !asked.if_range.empty() && asked.from == sink.whole().bytes;
+    if (status.code() == absl::StatusCode::kOutOfRange && is_whole) return absl::OkStatus();
     if (sink.changed || status.code() == absl::StatusCode::kOutOfRange) {
       sink.Discard();
       gained = false;

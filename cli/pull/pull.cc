@@ -183,7 +183,10 @@ class Puller {
     std::vector<std::string> parts;
     for (fs::directory_iterator it(model_.folder, error), end; !error && it != end;
          it.increment(error)) {
-      if (it->path().extension() == ".part") parts.push_back(it->path().stem().string());
+      // Each part of a Downloader has a version beside it; another file of that name is its
+      // owner's.
+      if (it->path().extension() == ".part" && fs::exists(it->path().string() + ".etag", error))
+        parts.push_back(it->path().stem().string());
     }
     for (const std::string& name : parts) Downloader::Discard(PathOf(name));
   }

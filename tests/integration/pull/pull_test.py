@@ -279,6 +279,24 @@ class Pull(unittest.TestCase):
         headers, = self.hub.requests("a.gguf")
         self.assertEqual((headers["Range"], headers["If-Range"]), ("bytes=200000-", DATE))
 
+    def test_an_address_whose_last_byte_came_is_not_fetched_again(self):
+        """As when the process is killed between a file's last byte and its name."""
+        self.hub.files = {"a.gguf": contents(300_000, 8)}
+        self.hub.break_after = [200_000]
+        url = f"{self.hub.url}/a.gguf"
+        self.expect_failure("a.gguf", url, "--attempts=1")
+        part, = self.folder.rglob("*.part")
+        part.write_bytes(self.hub.files["a.gguf"])
+        own = part.parent / "notes.part"
+        own.write_bytes(b"not the command's")
+        self.hub.seen.clear()
+        self.assertEqual(self.pull(url)[0], 0)
+        headers, = self.hub.requests("a.gguf")
+        self.assertEqual(headers["Range"], "bytes=300000-")
+        self.assertEqual(own.read_bytes(), b"not the command's")
+        own.unlink()
+        self.check(url, ["a.gguf"])
+
     def test_interrupted(self):
         self.hub.files = {"a.gguf": contents(300_000, 10)}
         self.hub.statuses = [(503, [("retry-after", "60")])]
