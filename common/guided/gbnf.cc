@@ -249,10 +249,11 @@ class GbnfParser {
     SkipSpace(/*lines=*/true);
     const absl::string_view schema = text_.substr(at_, JsonObjectSize(text_.substr(at_)));
     if (schema.empty()) return Error("expected a JSON Schema as an object after %json");
-    const absl::StatusOr<RuleId> rule = AddJsonSchema(schema, builder_);
-    if (!rule.ok()) return Error(rule.status().message());
+    // Its errors name the place in the schema. The grammar may be the router's (tools beside a
+    // form).
+    ASSIGN_OR_RETURN(const RuleId rule, AddJsonSchema(schema, builder_));
     at_ += schema.size();
-    builder_.AddCall(from, *rule, to);
+    builder_.AddCall(from, rule, to);
     return absl::OkStatus();
   }
 

@@ -138,9 +138,17 @@ absl::Status RouterCore::CheckCapacity(const RequestInput& input) const {
   return absl::OkStatus();
 }
 
-int64_t RouterCore::context_tokens() const {
-  const int64_t capacity = fleet_.decode_capacity_tokens();
+int64_t RouterCore::AtMostTheModels(int64_t capacity) const {
   return capacity > 0 ? std::min<int64_t>(capacity, model_.context_tokens) : model_.context_tokens;
+}
+
+int64_t RouterCore::context_tokens() const {
+  return AtMostTheModels(fleet_.decode_capacity_tokens());
+}
+
+int64_t RouterCore::prompt_tokens() const {
+  // The first token takes room, too.
+  return AtMostTheModels(fleet_.decode_prompt_capacity_tokens() - 1);
 }
 
 absl::Status RouterCore::Submit(RequestInput input, absl::Time now) {

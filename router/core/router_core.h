@@ -98,6 +98,8 @@ class RouterCore {
   // Tokens of the longest prompt and answer that the router can serve: the model's context, or what
   // the largest decode node holds if that is less.
   int64_t context_tokens() const;
+  // Likewise of the longest prompt, which is less where nodes lend each other memory.
+  int64_t prompt_tokens() const;
   RequestCounts request_counts() const { return table_.counts(); }
 
   // For checks by tests and the simulator.
@@ -110,6 +112,8 @@ class RouterCore {
   std::array<int64_t, 5> requests_by_state() const { return table_.sequences_by_state(); }
 
  private:
+  // `capacity`, tokens; at most the model's context, and that while no decode node has joined.
+  int64_t AtMostTheModels(int64_t capacity) const;
   absl::Status CheckAdmission(const RequestInput& input, absl::Time now) const;
   // Whether the table has room for the request. kResourceExhausted, with the seconds after which to
   // ask again.

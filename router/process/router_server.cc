@@ -110,7 +110,8 @@ class RouterServerImpl final : public RouterServer {
               {SessionDeps(), status_, [this] { return decode_ready_ && !answers_.draining(); },
                [this] { return context_tokens_.load(); },
                [this] { return RealClock().Now() - absl::FromUnixNanos(last_batch_ns_); },
-               keys_.get(), [this] { return quotas_.peers(RealClock().Now()); }}));
+               keys_.get(), [this] { return quotas_.peers(RealClock().Now()); },
+               [this] { return prompt_tokens_.load(); }}));
     }
     thread_ = Thread("router", [this] { inbox_.RunOwner(kTickInterval); });
     return absl::OkStatus();
@@ -336,6 +337,7 @@ class RouterServerImpl final : public RouterServer {
   void UpdateReadiness() {
     decode_ready_ = core_->fleet().order().size(kDecodeNodes) > 0;
     context_tokens_ = core_->context_tokens();
+    prompt_tokens_ = core_->prompt_tokens();
     if (core_->numerics_id() == shown_numerics_id_) return;
     shown_numerics_id_ = core_->numerics_id();
     absl::MutexLock lock(&mutex_);
@@ -378,7 +380,7 @@ class RouterServerImpl final : public RouterServer {
   bool many_ = false;                                      // as unflushed_
   absl::Time next_tick_ = absl::InfinitePast();            // on the strand
   std::atomic<bool> decode_ready_{false};
-  std::atomic<int64_t> context_tokens_{0};
+  std::atomic<int64_t> context_tokens_{0}, prompt_tokens_{0};
   std::atomic<int64_t> last_batch_ns_{absl::ToUnixNanos(RealClock().Now())};  // of the core
   mutable absl::Mutex mutex_;
   RequestCounts requests_ ABSL_GUARDED_BY(mutex_);

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "router/front_end/http/fleet_room.h"
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/stream_resumption.h"
 #include "tandem/v1/client.pb.h"
@@ -44,7 +45,10 @@ struct ApiRequest {
   // answer's limit. See truncate_prompts.h.
   std::optional<int32_t> truncate_prompt_tokens;
   bool leaves_answer = false;  // with -1: beside a share of the context where there is no limit
-  bool chat_turn = false;      // the prompt is a chat, and the answer a message of its own
+  // What the prompt or the answer's limit was made to fit; in another room it may be another
+  // request.
+  std::optional<FleetRoom> fitted_to;
+  bool chat_turn = false;  // the prompt is a chat, and the answer a message of its own
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk

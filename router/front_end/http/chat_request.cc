@@ -4,7 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/json_text.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/guided/compile.h"
@@ -55,11 +57,14 @@ absl::Status AllowCalls(const Json& tools, bool parallel, v1::GenerateRequest& r
   const v1::GuidedDecoding& given = request.guided();
   if (!given.has_json_schema() && !given.has_json_object()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckMayConstrain(tools));
-  // A schema that is too large is refused as it is, and "true" suits every value.
-  const std::string schema = given.has_json_object()         ? R"({"type": "object"})"
-                             : given.json_schema() == "true" ? "{}"
-                                                             : given.json_schema();
-  if (schema.size() > guided::kSourceBytesMax) return absl::OkStatus();
+  const absl::string_view given_schema = absl::StripAsciiWhitespace(given.json_schema());
+  // "true" suits every value.
+  const std::string schema(given.has_json_object()  ? R"({"type": "object"})"
+                           : given_schema == "true" ? "{}"
+                                                    : given_schema);
+  // One that is too large, or no object, is refused as it is.
+  if (schema.size() > guided::kSourceBytesMax || JsonObjectSize(schema) != schema.size())
+    return absl::OkStatus();
   request.mutable_guided()->set_grammar(GrammarOfValueOrCalls(schema, tools, parallel));
   return absl::OkStatus();
 }

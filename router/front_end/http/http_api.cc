@@ -351,12 +351,13 @@ void HttpApi::ChatCompletions(Call& call) {
   Generate(call, *std::move(api), "chatcmpl-");
 }
 
-absl::Status HttpApi::FitPrompts(ApiRequest& api) const {
-  return TruncatePrompts(deps_.session.assets, deps_.context_tokens(), api);
+absl::Status HttpApi::FitPrompts(const Call& call, ApiRequest& api) const {
+  const FleetRoom now = {deps_.context_tokens(), deps_.prompt_tokens()};
+  return TruncatePrompts(deps_.session.assets, RoomOfLastEvent(call.request).value_or(now), api);
 }
 
 void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
-  const absl::Status fits = FitPrompts(api);
+  const absl::Status fits = FitPrompts(call, api);
   if (!fits.ok()) return Reply(call, ErrorReply(fits));
   absl::StatusOr<RunningAnswers::Place> place = deps_.session.running.Enter();
   if (!place.ok()) return Reply(call, ErrorReply(place.status()));

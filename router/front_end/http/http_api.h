@@ -51,9 +51,9 @@ struct FrontEndOptions {
 class HttpApi {
  public:
   // `ready`: returns whether requests can be served now. `context_tokens`: the longest sequence
-  // that the fleet serves now. `core_silent`: for how long the core has
-  // done nothing. `keys`: the clients that may call; null: all. Everything that Deps refers to
-  // outlives the HttpApi.
+  // that the fleet serves now; `prompt_tokens`: the longest prompt. `core_silent`: for how long the
+  // core has done nothing. `keys`: the clients that may call; null: all. Everything that Deps
+  // refers to outlives the HttpApi.
   struct Deps {
     AnswerSession::Deps session;
     StatusBoard& status;
@@ -62,6 +62,7 @@ class HttpApi {
     std::function<absl::Duration()> core_silent;
     ApiKeys* keys = nullptr;
     std::function<int64_t()> quota_routers;  // that share tenants' quotas with this one
+    std::function<int64_t()> prompt_tokens;
   };
 
   // The text of /openapi.json of a router without a port for operators, and of such a port. `keys`:
@@ -199,8 +200,9 @@ class HttpApi {
   void ClusterStatus(Call& call);
   void Traces(Call& call);
   void OneTrace(Call& call);
-  // Makes the prompts fit into what the fleet holds, where the request asks for that.
-  absl::Status FitPrompts(ApiRequest& api) const;
+  // Makes the prompts fit into what the fleet holds, where the request asks for that; of a stream
+  // that is continued, into what it held when the stream began.
+  absl::Status FitPrompts(const Call& call, ApiRequest& api) const;
   void Generate(Call& call, ApiRequest api, const char* id_prefix);
   void Models(Call& call);
   void AnthropicModels(Call& call);

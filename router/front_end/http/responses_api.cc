@@ -80,7 +80,7 @@ void HttpApi::InputTokens(Call& call) {
     return RunAway(call, call.request.body.size() + call.kept_bytes, &HttpApi::InputTokens);
   }
   absl::Status status = api.ok() ? CheckServes(api->model) : api.status();
-  if (status.ok()) status = FitPrompts(*api);
+  if (status.ok()) status = FitPrompts(call, *api);
   if (!status.ok()) return Reply(call, ErrorReply(status));
   const Json counted = {{"object", "response.input_tokens"},
                         {"input_tokens", api->requests[0].tokens().ids_size()}};

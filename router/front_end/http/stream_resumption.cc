@@ -29,13 +29,14 @@ constexpr size_t kAnswerIdBytesMax = 128;
 // not overflow.
 constexpr int64_t kCountMax = int64_t{1} << 48;
 
-// What an event's id says: ANSWER/SEED/REQUEST/PLACE[,PLACE…], a place for each answer of the
-// request. A place is BYTES.EVENTS[.TOKENS.NUMBERED]. Seed and request are hexadecimal, the counts
-// of a place decimal.
+// What an event's id says: ANSWER/SEED/REQUEST[.CONTEXT.PROMPT]/PLACE[,PLACE…], a place for each
+// answer of the request. A place is BYTES.EVENTS[.TOKENS.NUMBERED]. Seed and request are
+// hexadecimal, all counts decimal.
 struct EventId {
   std::string answer;
   uint64_t seed = 0;
-  uint64_t request = 0;  // RequestDigest
+  uint64_t request = 0;           // RequestDigest
+  std::optional<FleetRoom> room;  // that the request was fitted to
   std::vector<StreamPosition> at;
 };
 
@@ -67,6 +68,16 @@ bool ParsePlaces(absl::string_view text, std::vector<StreamPosition>& at) {
   return true;
 }
 
+bool ParseRequest(absl::string_view text, EventId& id) {
+  if (std::count(text.begin(), text.end(), '.') > 2) return false;
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '.');
+  if (!absl::SimpleHexAtoi(parts[0], &id.request)) return false;
+  if (parts.size() == 1) return true;
+  id.room.emplace();
+  return parts.size() == 3 && ParseCount(parts[1], id.room->context) &&
+         ParseCount(parts[2], id.room->prompt);
+}
+
 bool ParseEventId(absl::string_view text, EventId& id) {
   // The answer's id is the client's, and may contain slashes.
   std::vector<absl::string_view> fields = absl::StrSplit(text, '/');
@@ -75,7 +86,7 @@ bool ParseEventId(absl::string_view text, EventId& id) {
   const absl::string_view seed = fields[fields.size() - 3];
   id.answer = std::string(text.substr(0, static_cast<size_t>(seed.data() - text.data()) - 1));
   return IsAnswerId(id.answer) && absl::SimpleHexAtoi(seed, &id.seed) &&
-         absl::SimpleHexAtoi(request, &id.request) && ParsePlaces(fields.back(), id.at);
+         ParseRequest(request, id) && ParsePlaces(fields.back(), id.at);
 }
 
 // A number of all that decides the stream, besides the seed. It finds mistakes; it is no secret.
@@ -211,9 +222,17 @@ absl::Status MakeResumable(const HttpRequest& head, const std::string& fingerpri
   } else if (!sampling.has_seed()) {
     sampling.set_seed(random.Next());
   }
-  api.event_id_begin =
-      absl::StrCat(id, "/", absl::Hex(sampling.seed()), "/", absl::Hex(digest), "/");
+  api.event_id_begin = absl::StrCat(id, "/", absl::Hex(sampling.seed()), "/", absl::Hex(digest));
+  if (api.fitted_to.has_value()) {
+    absl::StrAppend(&api.event_id_begin, ".", api.fitted_to->context, ".", api.fitted_to->prompt);
+  }
+  api.event_id_begin += "/";
   return absl::OkStatus();
+}
+
+std::optional<FleetRoom> RoomOfLastEvent(const HttpRequest& head) {
+  EventId event;
+  return ParseEventId(head.Header(kLastEventId), event) ? event.room : std::nullopt;
 }
 
 }  // namespace tandem::router

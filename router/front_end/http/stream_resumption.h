@@ -16,11 +16,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "router/front_end/http/fleet_room.h"
 
 namespace tandem {
 class Random;
@@ -87,6 +89,10 @@ class EventCursor {
 // another request; kUnimplemented for a request whose stream cannot be continued.
 absl::Status MakeResumable(const HttpRequest& head, const std::string& fingerprint, Random& random,
                            std::string& id, ApiRequest& api);
+
+// What the request of a stream that is to be continued was fitted to, if it was: the fleet may hold
+// more or less by now. nullopt also for an id that MakeResumable refuses.
+std::optional<FleetRoom> RoomOfLastEvent(const HttpRequest& head);
 
 // Whether the client has the beginning of the answer already.
 bool NamesLastEvent(const HttpRequest& head);

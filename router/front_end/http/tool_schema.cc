@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/base/json_text.h"
 #include "common/guided/json_schema/flatten.h"
 
 namespace tandem::router {
@@ -131,12 +129,11 @@ Json SchemaOfCalls(const Json& tools, bool parallel) {
 std::string GrammarOfValueOrCalls(const std::string& schema, const Json& tools, bool parallel) {
   auto [kinds, definitions] = KindsOfCalls(tools, "arguments");
   const Json call = {{"anyOf", std::move(kinds)}, {"$defs", std::move(definitions)}};
-  const absl::string_view value = absl::StripAsciiWhitespace(schema);
   return absl::StrCat(R"(root ::= value | call)", parallel ? "+" : "", R"(
 call ::= "<tool_call>" [ \n]? %json )",
                       JsonText(call), R"( [ \n]? "</tool_call>" "\n"?
 value ::= %json )",
-                      JsonObjectSize(value) == value.size() ? value : "none", "\n");
+                      schema, "\n");
 }
 
 }  // namespace tandem::router

@@ -26,8 +26,8 @@ Json ParametersOf(const Json& tool);
 Json SchemaOfCalls(const Json& tools, bool parallel);
 
 // The grammar of an answer that is a value of `schema`, or one or more calls of the tools as
-// ToolCallFinder finds them, in marks; one where they are not `parallel`. `schema`: a JSON Schema's
-// text; one that is no object's text makes a grammar that is refused. REQUIRES: as SchemaOfCalls.
+// ToolCallFinder finds them, in marks; one where they are not `parallel`. REQUIRES: as
+// SchemaOfCalls; `schema`, a JSON Schema, is an object's text (JsonObjectSize).
 std::string GrammarOfValueOrCalls(const std::string& schema, const Json& tools, bool parallel);
 
 }  // namespace tandem::router

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "router/front_end/http/api_request.h"
+#include "router/front_end/http/fleet_room.h"
 #include "router/front_end/model_assets.h"
 
 namespace tandem::router {
@@ -16,10 +17,10 @@ namespace tandem::router {
 inline constexpr int64_t kAnswerShareMax = 1024;
 
 // Tokenizes and cuts the prompts of `api` if it has truncate_prompt_tokens. A cut prompt is token
-// ids. Of an Ollama request, clears a limit of the answer that exceeds what `context_tokens` leaves
-// beside the prompt: without one an answer takes what there is. `context_tokens`: what the fleet
-// holds of one sequence, at most the model's context. kInvalidArgument when the request asks for
-// more than the model's context.
-absl::Status TruncatePrompts(const ModelAssets& assets, int64_t context_tokens, ApiRequest& api);
+// ids. Of an Ollama request, clears a limit of the answer that exceeds what `room` leaves
+// beside the prompt: without one an answer takes what there is. Where the outcome depends on
+// `room`, api.fitted_to says so. kInvalidArgument when the request asks for more than the model's
+// context.
+absl::Status TruncatePrompts(const ModelAssets& assets, FleetRoom room, ApiRequest& api);
 
 }  // namespace tandem::router

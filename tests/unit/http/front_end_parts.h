@@ -44,6 +44,7 @@ inline absl::StatusOr<std::unique_ptr<HttpApi>> StartHttp(
   HttpApi::Deps deps{session, status, std::move(ready), [] { return 4096; },
                      [] { return absl::ZeroDuration(); }};
   deps.quota_routers = [] { return 0; };
+  deps.prompt_tokens = [] { return 4096; };
   options.server.address = "127.0.0.1:0";
   return HttpApi::Start(options, std::move(deps));
 }

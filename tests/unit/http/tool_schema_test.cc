@@ -21,6 +21,8 @@ namespace tandem::router {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 const ModelAssets& Assets() {
@@ -236,10 +238,15 @@ TEST(ToolSchema, AFormStaysAsItIsWhereNoCallCanFollow) {
                        WithTools(1, R"("guided_regex":"<tool_call>.*</tool_call>")"));
   EXPECT_TRUE(own.requests[0].guided().has_regex());
   // What is no schema is refused, and not read as a part of a grammar.
-  for (const char* wrong : {R"("guided_json":"{} | \"x\"")", R"("guided_json":"{")"}) {
+  for (const char* wrong : {R"("guided_json":"{} | \"x\"")", R"("guided_json":"{")",
+                            R"("guided_json":"false")", R"("guided_json":{"not":{}})"}) {
     ASSERT_OK_AND_ASSIGN(const ApiRequest api, WithTools(1, wrong));
-    EXPECT_EQ(VerdictOn(api).code(), absl::StatusCode::kInvalidArgument) << wrong;
+    const absl::Status verdict = VerdictOn(api);
+    EXPECT_EQ(verdict.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(verdict.message(), Not(HasSubstr("grammar"))) << "which no client sent: " << wrong;
   }
+  ASSERT_OK_AND_ASSIGN(const ApiRequest any, WithTools(1, R"("guided_json":" true ")"));
+  EXPECT_OK(VerdictOn(any));
   EXPECT_THAT(WithTools(kConstrainingToolsMax + 1, form),
               StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("tools: 257 tools, ")));
 }

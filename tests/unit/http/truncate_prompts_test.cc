@@ -4,10 +4,13 @@
 
 #include <gmock/gmock.h>
 
+#include "common/runtime/random.h"
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/completion_request.h"
+#include "router/front_end/http/http_message.h"
 #include "router/front_end/http/ollama_request.h"
 #include "router/front_end/http/response_request.h"
+#include "router/front_end/http/stream_resumption.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {
@@ -17,6 +20,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
 constexpr int64_t kFleetTokens = 1000;  // less than the model's context
+constexpr FleetRoom kRoom = {kFleetTokens, kFleetTokens - 1};
 constexpr int64_t kShare = kFleetTokens / 4;
 
 const ModelAssets& Assets() {
@@ -44,15 +48,15 @@ ApiRequest Ollama(int prompt_bytes, const std::string& members, bool raw) {
 }
 
 // How many tokens of the prompt stay.
-int64_t Kept(ApiRequest& api, int64_t context_tokens = kFleetTokens) {
-  EXPECT_OK(TruncatePrompts(Assets(), context_tokens, api));
+int64_t Kept(ApiRequest& api, FleetRoom room = kRoom) {
+  EXPECT_OK(TruncatePrompts(Assets(), room, api));
   return api.requests[0].tokens().ids_size();
 }
 
 TEST(TruncatePrompts, KeepsTheLastTokens) {
   const auto kept = [](const std::string& prompt, const std::string& members) {
     ApiRequest api = Completion(prompt, members);
-    EXPECT_OK(TruncatePrompts(Assets(), kFleetTokens, api));
+    EXPECT_OK(TruncatePrompts(Assets(), kRoom, api));
     const auto& ids = api.requests[0].tokens().ids();
     return Assets().tokenizer->Decode(std::vector<TokenId>(ids.begin(), ids.end()), false);
   };
@@ -67,7 +71,7 @@ TEST(TruncatePrompts, KeepsTheLastTokens) {
   EXPECT_EQ(Kept(api), 4);
   api = Completion(R"("a")", absl::StrCat(R"(,"truncate_prompt_tokens":)",
                                           Assets().identity.context_tokens + 1));
-  EXPECT_THAT(TruncatePrompts(Assets(), kFleetTokens, api),
+  EXPECT_THAT(TruncatePrompts(Assets(), kRoom, api),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("truncate_prompt_tokens")));
 }
 
@@ -93,7 +97,16 @@ TEST(TruncatePrompts, AutoLeavesAShareForTheAnswer) {
   const Json body =
       BodyOf(absl::StrCat(R"("truncation":"auto","input":")", std::string(9000, 'x'), "\""));
   ASSERT_OK_AND_ASSIGN(api, ReadResponse(body, Assets(), absl::UnixEpoch(), {}));
-  EXPECT_EQ(Kept(api, 8000), 8000 - kAnswerShareMax);
+  EXPECT_EQ(Kept(api, {8000, 7999}), 8000 - kAnswerShareMax);
+}
+
+// Where nodes lend, some of a sequence's memory is for answers alone.
+TEST(TruncatePrompts, PromptsFitIntoWhatTheFleetTakesOfThem) {
+  const FleetRoom lending = {kFleetTokens, 600};
+  for (const char* members : {R"(,"truncation":"auto")", R"(,"truncate_prompt_tokens":-1)"}) {
+    ApiRequest api = Response(members);
+    EXPECT_EQ(Kept(api, lending), 600) << members;
+  }
 }
 
 TEST(TruncatePrompts, OllamasTruncateLeavesAShareForTheAnswer) {
@@ -113,12 +126,12 @@ TEST(TruncatePrompts, OllamasTruncateLeavesAShareForTheAnswer) {
 TEST(TruncatePrompts, OllamasLimitIsCappedToTheRoom) {
   for (const bool raw : {true, false}) {
     ApiRequest api = Ollama(0, "", raw);
-    ASSERT_OK(TruncatePrompts(Assets(), kFleetTokens, api));
+    ASSERT_OK(TruncatePrompts(Assets(), kRoom, api));
     const int64_t around = raw ? 0 : api.requests[0].tokens().ids_size();  // what the template adds
     const int64_t room = kFleetTokens - around - 100;
     const auto limit = [&](int64_t asked) -> int64_t {
       api = Ollama(100, absl::StrCat(R"(,"options":{"num_predict":)", asked, "}"), raw);
-      EXPECT_OK(TruncatePrompts(Assets(), kFleetTokens, api));
+      EXPECT_OK(TruncatePrompts(Assets(), kRoom, api));
       return api.requests[0].stop().has_max_tokens() ? api.requests[0].stop().max_tokens() : -1;
     };
     EXPECT_EQ(limit(7), 7);
@@ -130,8 +143,43 @@ TEST(TruncatePrompts, OllamasLimitIsCappedToTheRoom) {
   }
   // Other APIs refuse it later on.
   ApiRequest api = Completion(R"("a")", R"(,"max_tokens":100000)");
-  ASSERT_OK(TruncatePrompts(Assets(), kFleetTokens, api));
+  ASSERT_OK(TruncatePrompts(Assets(), kRoom, api));
   EXPECT_EQ(api.requests[0].stop().max_tokens(), 100000);
+}
+
+// `api` as a stream that can be continued, in a fleet of `tokens`; continued from `last` unless
+// that is empty.
+absl::StatusOr<ApiRequest> StreamIn(int64_t tokens, ApiRequest api, const std::string& last) {
+  api.stream = true;
+  HttpRequest head;
+  head.headers = {{"x-tandem-resumable", "1"}};
+  if (!last.empty()) head.headers.emplace_back("last-event-id", last);
+  const FleetRoom now = {tokens, tokens - 1};
+  RETURN_IF_ERROR(TruncatePrompts(Assets(), RoomOfLastEvent(head).value_or(now), api));
+  const auto random = NewSeededRandom(7);
+  std::string id = "answer";
+  RETURN_IF_ERROR(MakeResumable(head, "fingerprint", *random, id, api));
+  return api;
+}
+
+// A node that joins or leaves changes the room of new streams only.
+TEST(TruncatePrompts, AStreamGoesOnInTheRoomThatItBeganIn) {
+  const std::string limit = R"(,"options":{"num_predict":3500})";
+  for (const ApiRequest& api :
+       {Response(R"(,"truncate_prompt_tokens":-1)"), Response(R"(,"truncation":"auto")"),
+        Ollama(3000, R"(,"truncate":true)", true), Ollama(9, limit, true),
+        Ollama(9, limit, false)}) {
+    ASSERT_OK_AND_ASSIGN(const ApiRequest first, StreamIn(kFleetTokens, api, ""));
+    const std::string last = first.event_id_begin + "3.1";
+    for (const int64_t tokens : {kFleetTokens - 100, kFleetTokens, int64_t{8000}}) {
+      const absl::StatusOr<ApiRequest> again = StreamIn(tokens, api, last);
+      ASSERT_OK(again);
+      EXPECT_EQ(again->event_id_begin, first.event_id_begin);
+    }
+    ASSERT_OK_AND_ASSIGN(const ApiRequest larger, StreamIn(8000, api, ""));
+    EXPECT_NE(larger.requests[0].SerializeAsString(), first.requests[0].SerializeAsString())
+        << "the room decides";
+  }
 }
 
 }  // namespace
