@@ -162,8 +162,8 @@ absl::StatusOr<std::vector<Value>> Evaluator::LoopItems(const Statement& stateme
 
 absl::StatusOr<Evaluator::Flow> Evaluator::ExecuteFor(const Statement& statement,
                                                       const ScopePtr& scope) {
-  const auto loop = std::make_shared<LoopState>();
-  ASSIGN_OR_RETURN(loop->items, LoopItems(statement, scope));
+  ASSIGN_OR_RETURN(std::vector<Value> items, LoopItems(statement, scope));
+  const auto loop = std::make_shared<LoopState>(std::move(items));
   if (loop->items.empty()) return Run(statement.otherwise, Child(scope));
   absl::StatusOr<Flow> result = Flow::kNormal;
   for (loop->index = 0; loop->index < loop->items.size(); ++loop->index) {

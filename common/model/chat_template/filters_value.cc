@@ -111,7 +111,10 @@ Result Round(Runtime&, const Value& input, const Arguments& arguments) {
     }
     const double scale = std::pow(10.0, static_cast<double>(precision));
     const double rounded = std::nearbyint(input.real() * scale) / scale;
-    return input.is_whole() ? Value(static_cast<Integer>(rounded)) : Value(rounded);
+    if (!input.is_whole()) return Value(rounded);
+    constexpr double kWholeMax = 1.7e38;  // Integer holds it
+    if (!(std::fabs(rounded) < kWholeMax)) return absl::InvalidArgumentError("integer too large");
+    return Value(static_cast<Integer>(rounded));
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = input.real() * scale;

@@ -46,6 +46,24 @@ Result CapitalizeMethod(Runtime&, const Value& self, const Arguments&) {
   return Value(Capitalize(self.text()));
 }
 
+// Bytes up to the first white space.
+size_t FirstWordBytes(absl::string_view text) {
+  size_t end = 0;
+  while (end < text.size() && !IsSpace(DecodeCodePoint(text.substr(end))))
+    end += CodePointBytes(text.substr(end));
+  return end;
+}
+// Bytes behind the last one.
+size_t LastWordBytes(absl::string_view text) {
+  size_t begin = text.size();
+  while (begin > 0) {
+    const size_t point = LastCodePointBytes(text.substr(0, begin));
+    if (IsSpace(DecodeCodePoint(text.substr(begin - point, point)))) break;
+    begin -= point;
+  }
+  return text.size() - begin;
+}
+
 // Splits at runs of white space, at most `limit` times when that is >= 0.
 std::vector<Value> SplitAtSpace(absl::string_view text, int64_t limit, bool from_right) {
   std::vector<Value> parts;
@@ -56,16 +74,7 @@ std::vector<Value> SplitAtSpace(absl::string_view text, int64_t limit, bool from
       parts.emplace_back(text);
       break;
     }
-    const auto points = CodePoints(text);
-    size_t word = 0;
-    while (word < points.size() &&
-           !IsSpace(DecodeCodePoint(points[from_right ? points.size() - 1 - word : word]))) {
-      ++word;
-    }
-    size_t bytes = 0;
-    for (size_t i = 0; i < word; ++i) {
-      bytes += points[from_right ? points.size() - 1 - i : i].size();
-    }
+    const size_t bytes = from_right ? LastWordBytes(text) : FirstWordBytes(text);
     parts.emplace_back(from_right ? text.substr(text.size() - bytes) : text.substr(0, bytes));
     from_right ? text.remove_suffix(bytes) : text.remove_prefix(bytes);
   }

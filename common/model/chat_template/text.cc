@@ -99,6 +99,13 @@ bool IsLineBreak(char32_t c) {
 }  // namespace
 
 size_t CodePointBytes(absl::string_view text) { return Decode(text).bytes; }
+
+size_t LastCodePointBytes(absl::string_view text) {
+  size_t start = text.size() - 1;
+  while (start > 0 && text.size() - start < 4 && IsContinuation(text, start)) --start;
+  return CodePointBytes(text.substr(start)) == text.size() - start ? text.size() - start : 1;
+}
+
 char32_t DecodeCodePoint(absl::string_view text) { return Decode(text).code_point; }
 
 void AppendCodePoint(char32_t c, std::string* out) {
@@ -151,11 +158,9 @@ absl::string_view Strip(absl::string_view text, const StripOptions& options) {
     text.remove_prefix(point.size());
   }
   while (options.right && !text.empty()) {
-    size_t start = text.size() - 1;
-    while (start > 0 && text.size() - start < 4 && IsContinuation(text, start)) --start;
-    if (CodePointBytes(text.substr(start)) != text.size() - start) start = text.size() - 1;
-    if (!strips(text.substr(start))) break;
-    text.remove_suffix(text.size() - start);
+    const size_t bytes = LastCodePointBytes(text);
+    if (!strips(text.substr(text.size() - bytes))) break;
+    text.remove_suffix(bytes);
   }
   return text;
 }

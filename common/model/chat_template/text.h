@@ -13,7 +13,9 @@ namespace tandem::model::chat_template {
 
 // Bytes of the code point that starts `text`. REQUIRES: !text.empty().
 size_t CodePointBytes(absl::string_view text);
-// Its value; invalid bytes give 0xDC00 + byte, as Python's surrogateescape does.
+// Bytes of the one that ends `text`. REQUIRES: !text.empty().
+size_t LastCodePointBytes(absl::string_view text);
+// The value of the first; invalid bytes give 0xDC00 + byte, as Python's surrogateescape does.
 char32_t DecodeCodePoint(absl::string_view text);
 void AppendCodePoint(char32_t code_point, std::string* out);
 

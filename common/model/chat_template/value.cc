@@ -43,6 +43,10 @@ void Dict::Set(const Value& key, const Value& value) {
   }
 }
 
+LoopState::LoopState(std::vector<Value> of) : items(std::move(of)) {
+  for (const Value& item : items) depth = std::max(depth, item.Depth() + 1);
+}
+
 Value::Value(Dict dict) : data_(std::make_shared<const Dict>(std::move(dict))) {}
 
 Value Value::MakeUndefined(std::string reason) {
@@ -93,6 +97,8 @@ bool Value::Truth() const {
 int32_t Value::Depth() const {
   if (is_list()) return list().depth;
   if (is_dict()) return dict().depth;
+  if (is_loop()) return loop().depth;
+  if (is_callable() && callable().self != nullptr) return callable().self->Depth() + 1;
   return 0;
 }
 

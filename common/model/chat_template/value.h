@@ -64,8 +64,11 @@ struct Namespace {
 
 // The `loop` variable.
 struct LoopState {
-  std::vector<Value> items;
+  explicit LoopState(std::vector<Value> of);
+
+  const std::vector<Value> items;
   size_t index = 0;
+  int32_t depth = 1;
 };
 
 // Something callable: a macro, a global function, or a method bound to a value.
@@ -126,7 +129,8 @@ class Value {
   const std::string& undefined_reason() const { return *std::get<Undefined>(data_).reason; }
 
   bool Truth() const;
-  // Levels of nested lists and dicts; 0 for scalars and for values that may form cycles.
+  // Levels of nested lists, dicts, loops and bound methods; 0 for scalars and for values that may
+  // form cycles.
   int32_t Depth() const;
   // Bytes or elements that the value holds directly: the cost of building it.
   int64_t Size() const;

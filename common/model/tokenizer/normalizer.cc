@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/tokenizer/mark_order.h"
 
 namespace tandem::model::tokenizer_internal {
 namespace {
@@ -41,6 +42,7 @@ absl::Status Normalizer::AddForm(Form form) {
   }
   Step step{Step::Kind::kForm};
   step.icu_form = normalizer;
+  step.compatible = form == Form::kNfkc || form == Form::kNfkd;
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
@@ -71,6 +73,9 @@ bool Normalizer::ApplyStep(const Step& step, absl::string_view text, std::string
     case Step::Kind::kForm: {
       if (IsAscii(text)) return false;
       const auto* normalizer = static_cast<const icu::Normalizer2*>(step.icu_form);
+      std::string ordered;
+      if (text.size() > kLongMarkRun && OrderLongMarkRuns(text, step.compatible, &ordered))
+        text = ordered;
       UErrorCode error = U_ZERO_ERROR;
       icu::StringByteSink<std::string> sink(out);
       const icu::StringPiece piece(text.data(), static_cast<int32_t>(text.size()));

@@ -33,6 +33,7 @@ class Normalizer {
   struct Step {
     enum class Kind { kForm, kReplace, kReplaceRegex, kPrepend } kind;
     const void* icu_form = nullptr;  // icu::Normalizer2, a singleton of ICU's
+    bool compatible = false;         // it is NFKC or NFKD
     std::string pattern;
     std::string content;
     std::unique_ptr<RegexSplitter> regex;

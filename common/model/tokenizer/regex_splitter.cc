@@ -13,9 +13,10 @@
 namespace tandem::model::tokenizer_internal {
 namespace {
 
-// Bounds on one match: backtracking steps (a tenth of PCRE2's default)
-// and the JIT's stack, beyond which the interpreter takes over.
-constexpr uint32_t kMatchLimit = 1'000'000;
+// Bounds on one match: backtracking steps (a tenth of PCRE2's default, or a few for each byte: the
+// patterns of known models try a run of white space from its end) and the JIT's stack, beyond which
+// the interpreter takes over.
+constexpr size_t kMatchLimit = 1'000'000, kMatchLimitPerByte = 4;
 constexpr size_t kJitStackBytesMin = size_t{128} << 10;
 constexpr size_t kJitStackBytesMax = size_t{1} << 20;
 
@@ -90,7 +91,9 @@ void RegexSplitter::Find(absl::string_view text, std::vector<SplitSpan>* spans) 
   const std::unique_ptr<pcre2_match_context_8, MatchDeleter> context(
       pcre2_match_context_create_8(nullptr));
   std::unique_ptr<pcre2_jit_stack_8, MatchDeleter> stack;
-  pcre2_set_match_limit_8(context.get(), kMatchLimit);
+  const size_t limit = std::max(kMatchLimit, kMatchLimitPerByte * text.size());
+  pcre2_set_match_limit_8(context.get(),
+                          static_cast<uint32_t>(std::min<size_t>(limit, UINT32_MAX)));
   size_t position = 0;
   while (position < text.size()) {
     const auto match = [&](uint32_t options) {

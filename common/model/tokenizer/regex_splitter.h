@@ -33,8 +33,8 @@ class RegexSplitter {
   // kUnimplemented for one that matches the empty string.
   static absl::StatusOr<RegexSplitter> Create(absl::string_view pattern);
 
-  // Appends matches and what lies between them, in order, covering all of `text`. Past PCRE2's
-  // match limit the rest of the text is one span without a match.
+  // Appends matches and what lies between them, in order, covering all of `text`. Past the bound on
+  // a match (a million steps, or four a byte) the rest of the text is one span without a match.
   // REQUIRES: well-formed UTF-8.
   void Find(absl::string_view text, std::vector<SplitSpan>* spans) const;
 

@@ -143,6 +143,13 @@ TEST(ChatTemplateLimits, RecursionAndValuesAreBoundedAndCyclesFreed) {
       "{% set n = namespace(l=[]) %}{% for i in range(1000) %}{% set n.l = [n.l] %}"
       "{% endfor %}",
       "a value nests deeper than 200");
+  // Held by methods, and by loops.
+  for (const char* link :
+       {"{% set n.p = [n.p].copy %}", "{% for x in [n.p] %}{% set n.p = loop %}{% endfor %}"}) {
+    ExpectRefused(absl::StrCat("{% set n = namespace(p=1) %}{% for i in range(300000) %}", link,
+                               "{% endfor %}"),
+                  "a value nests deeper than 200");
+  }
   EXPECT_EQ(*Render("{% set n = namespace() %}{% set n.n = n %}{% set n.l = [n] %}{{ n.n.l[0] }}"
                     "{{ n == n.n }}"),
             "<namespace>True");
@@ -187,6 +194,21 @@ TEST(ChatTemplateLimits, OfALongErrorOnlyTheLengthIsTold) {
   EXPECT_EQ(raised("'chat template line 1' ~ ' x' * 1000"), line + "a text of 2020 bytes");
   EXPECT_EQ(std::string(Render("{{ {}['x' * 2000].y }}").status().message()),
             line + "a text of 2033 bytes");
+}
+
+// A pass over the rest for each word would take hours.
+TEST(ChatTemplateLimits, SplittingATextIntoWordsIsLinear) {
+  ChatTemplate::RenderInput input;
+  for (int i = 0; i < 1 << 20; ++i) input.bos_token += i % 3 == 0 ? "é " : "a\u2003";
+  EXPECT_EQ(*Render("{{ bos_token.split() | length }} {{ bos_token.rsplit() | length }}"
+                    " {{ bos_token.rsplit(none, 2)[1:] }}",
+                    input),
+            "1048576 1048576 ['a', 'é']");
+}
+
+TEST(ChatTemplateLimits, RoundedIntegersAreBounded) {
+  ExpectRefused("{{ 170141183460469231731687303715884105727 | round(-38) }}", "integer too large");
+  EXPECT_EQ(*Render("{{ 149 | round(-2) }} {{ 1499 | round(-300) }}"), "100 0");
 }
 
 TEST(ChatTemplateLimits, InvalidUtf8PassesThrough) {

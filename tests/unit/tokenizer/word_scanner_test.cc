@@ -93,5 +93,18 @@ INSTANTIATE_TEST_SUITE_P(
                       Family{"qwen2", ScannerKind::kQwen2, kQwen2Pattern, false}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// The first alternative tries the run at each of its ends.
+TEST(RegexSplitter, WordsAreCutBehindALongRunOfWhiteSpace) {
+  ASSERT_OK_AND_ASSIGN(const RegexSplitter splitter,
+                       RegexSplitter::Create(R"(\s*[\r\n]+|\s+(?!\S)| ?\S+|\s+)"));
+  for (const size_t run : {size_t{10}, size_t{3'000'000}}) {
+    std::vector<SplitSpan> spans;
+    splitter.Find(std::string(run, ' ') + "ab cd", &spans);
+    ASSERT_EQ(spans.size(), 3u) << run;
+    EXPECT_EQ(spans[1].begin, run - 1);
+    EXPECT_EQ(spans[2].begin, run + 2);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::model::tokenizer_internal
