@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem::model::tokenizer_internal {
 namespace {
 
@@ -81,7 +83,7 @@ bool OrderLongMarkRuns(absl::string_view text, bool compatible, std::string* out
   Orderer orderer(*form, out);
   const auto end_run = [&](size_t end) {
     if (points <= kLongMarkRun) return;
-    out->append(text.substr(copied, begin - copied));
+    absl::StrAppend(out, text.substr(copied, begin - copied));
     orderer.Append(text.substr(begin, end - begin));
     copied = end;
   };
@@ -97,7 +99,7 @@ bool OrderLongMarkRuns(absl::string_view text, bool compatible, std::string* out
   }
   end_run(text.size());
   if (copied == 0) return false;
-  out->append(text.substr(copied));
+  absl::StrAppend(out, text.substr(copied));
   return true;
 }
 
