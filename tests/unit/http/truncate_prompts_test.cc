@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "common/base/status_macros.h"
 #include "common/runtime/random.h"
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/completion_request.h"
