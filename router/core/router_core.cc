@@ -21,6 +21,10 @@ namespace {
 // After a node joined or left, others that restart with it have joined, too.
 constexpr absl::Duration kNodesSettle = absl::Seconds(10);
 
+// After a longer time between two ticks this router itself was stopped or held up. What nodes said
+// meanwhile may still wait to be read.
+constexpr absl::Duration kTickLateMax = absl::Seconds(1);
+
 }  // namespace
 
 RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model, Random& random)
@@ -412,8 +416,15 @@ void RouterCore::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) 
 
 // ---- time
 
+void RouterCore::ForgiveOwnStop(absl::Time now) {
+  const absl::Duration late = now - std::exchange(last_tick_, now);
+  const absl::Duration heard = std::min(kTickLateMax, options_.node_lost_after / 4);
+  if (late > heard && late < absl::InfiniteDuration()) fleet_.ForgiveSilence(late - heard, now);
+}
+
 void RouterCore::OnTick(absl::Time now) {
   NoteTime(now);
+  ForgiveOwnStop(now);
   for (const NodeKey key : fleet_.Silent(now, options_.node_lost_after))
     Disconnect(
         key,

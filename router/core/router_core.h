@@ -148,6 +148,8 @@ class RouterCore {
   void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
   void NoteTime(absl::Time now);
 
+  // The time in which this router did not run counts as no node's silence.
+  void ForgiveOwnStop(absl::Time now);
   const RouterOptions options_;
   const ModelIdentity model_;
   RetryBudget retries_;
@@ -165,6 +167,7 @@ class RouterCore {
   const uint64_t incarnation_;
   std::optional<absl::Time> started_;
   absl::Time nodes_changed_ = absl::InfinitePast();     // a node joined or left
+  absl::Time last_tick_ = absl::InfinitePast();
   absl::Time decode_node_left_ = absl::InfinitePast();  // the last one
   // When requests that waited for nodes to settle were last checked.
   absl::Time waiting_checked_ = absl::InfinitePast(), shares_checked_ = absl::InfinitePast();

@@ -328,6 +328,10 @@ class Fleet {
 
   // Nodes that have sent nothing for longer than `lost_after`, in order of node id.
   std::vector<NodeKey> Silent(absl::Time now, absl::Duration lost_after) const;
+  // What nodes said in this time may not have been read yet: it counts as no node's silence.
+  void ForgiveSilence(absl::Duration time, absl::Time now) {
+    for (auto& [id, node] : by_id_) node->last_heard = std::min(now, node->last_heard + time);
+  }
 
   // Of the joined nodes; empty and 0 when there are none. Where mixed numerics are allowed, it
   // names the contents of blocks and is no node's own id.
