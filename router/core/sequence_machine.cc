@@ -30,6 +30,7 @@ absl::Status FailureOf(const v1::StatusProto& wire) {
 SequenceMachine::SequenceMachine(RequestInput input, uint64_t number,
                                  const SequenceContext& context, absl::Time now)
     : input_(std::move(input)),
+      max_tokens_at_first_(input_.stop->max_tokens),
       context_(context),
       answer_deadline_(now + input_.answer_deadline),
       goal_(tier().ttft_slo, now),
@@ -60,11 +61,15 @@ void SequenceMachine::LowerMaxTokens() {
   const LoadOrder& order = context_.fleet.order();
   const int64_t tokens = legs_.prompt().size();
   const int64_t prompt = std::ssize(*input_.prompt);
-  const int64_t longest = prompt + input_.stop->max_tokens;
-  if (legs_.prompt().delivered() > 0 && longest <= order.decode_capacity_tokens()) return;
+  const bool begun = legs_.prompt().delivered() > 0;
+  // Before the answer begins, nodes may have joined since it was last lowered.
+  const int32_t most = begun ? input_.stop->max_tokens : max_tokens_at_first_;
+  const int64_t longest = prompt + most;
+  if (begun && longest <= order.decode_capacity_tokens()) return;
   const int64_t capacity = order.UsualCapacityTokens(tokens);
-  if (capacity > tokens && capacity < longest)
-    input_.stop.Edit().max_tokens = static_cast<int32_t>(capacity - prompt);
+  const bool lowered = capacity > tokens && capacity < longest;
+  const int32_t fits = lowered ? static_cast<int32_t>(capacity - prompt) : most;
+  if (fits != input_.stop->max_tokens) input_.stop.Edit().max_tokens = fits;
 }
 
 std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> beside,

@@ -141,8 +141,8 @@ class SequenceMachine {
   }
   // The goal may be out of reach: the sequence is late, or fails.
   void CheckGoal(absl::Time now);
-  // Of a request that has set none: to what a usual decode node holds, or if an answer that has
-  // begun fits none any more.
+  // Of a request that has set none: to what a usual decode node holds at this placement, or if an
+  // answer that has begun fits none any more.
   void LowerMaxTokens();
   SequenceLegs::LegWish WishAt(absl::Time now) const {
     return {answer_.AwaitsScores(), UrgencyAt(now), now};
@@ -200,6 +200,7 @@ class SequenceMachine {
   }
 
   RequestInput input_;
+  const int32_t max_tokens_at_first_;  // before LowerMaxTokens
   const SequenceContext context_;
   const absl::Time answer_deadline_;
   FirstTokenGoal goal_;

@@ -47,6 +47,17 @@ TEST_F(DecodeCapacityTest, AMuchSmallerNodeShortensNoAnswer) {
   EXPECT_EQ(h_.NextRun(2).sequence().stop().max_tokens(), 360 - 319);
 }
 
+// Placements that find no room leave no mark.
+TEST_F(DecodeCapacityTest, AFullSmallNodeShortensNoAnswerThatALargerOneTakes) {
+  Join(1, 25, "small");
+  ASSERT_OK(h_.Submit("fills", 90, 5));
+  h_.NextRun(1);
+  Submit("r");
+  EXPECT_EQ(h_.core().sequences_queued(), 1);
+  Join(2, 90, "large");
+  EXPECT_EQ(h_.NextRun(2).sequence().stop().max_tokens(), 350);
+}
+
 TEST_F(DecodeCapacityTest, AnotherNodeServesWhatTheLargestOneWouldWhileThatDrains) {
   Join(1, 25, "small");
   Join(2, 90, "large");
