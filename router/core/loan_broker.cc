@@ -216,11 +216,14 @@ absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& 
   const std::vector<NodeKey> rivals = Rivals(debtor, wanted, now);
   Question question{.wanted = std::move(wanted),
                     .refusal = absl::ResourceExhaustedError("no node has memory to lend"),
-                    .deadline = now + kTimeMax};
+                    .deadline = now + kTimeMax,
+                    .patient_until = now + kFirstTime};
   if (!question.wanted.from_node_id().empty()) {
-    question.deadline += cost::LoanBytesTime(
+    const absl::Duration bytes_time = cost::LoanBytesTime(
         static_cast<int64_t>(static_cast<double>(std::ssize(*hashes) * debtor.block_tokens) *
                              debtor.kv_bytes_per_token));
+    question.deadline += bytes_time;
+    question.patient_until += bytes_time;
   }
   for (const Node* node : ranked) question.left.insert(question.left.begin(), node->key);
   for (const NodeKey rival : rivals) {
@@ -248,6 +251,7 @@ void LoanBroker::AskNext(Questions::iterator it, absl::Time now) {
     return;
   }
   question.asked = creditor->key;
+  question.next_due = std::max(question.patient_until, now + kNextTime);
   v1::NodeCommand command;
   v1::LendBlocks& lend = *command.mutable_lend_blocks();
   lend.set_debtor_node_id(debtor->id.value());
@@ -320,10 +324,14 @@ void LoanBroker::OnNodeLost(NodeKey key, absl::Time now) {
 void LoanBroker::OnTick(absl::Time now) {
   for (auto it = questions_.begin(); it != questions_.end();) {
     const auto question = it++;
-    if (question->second.deadline > now) continue;
-    Refuse(question->first.first, question->first.second,
-           absl::DeadlineExceededError("no creditor answered in time"));
-    questions_.erase(question);
+    if (question->second.deadline <= now) {
+      Refuse(question->first.first, question->first.second,
+             absl::DeadlineExceededError("no creditor answered in time"));
+      questions_.erase(question);
+    } else if (question->second.next_due <= now && !question->second.left.empty()) {
+      question->second.refusal = absl::DeadlineExceededError("no creditor answered in time");
+      AskNext(question, now);
+    }
   }
 }
 

@@ -59,6 +59,10 @@ class LoanBroker {
   static constexpr size_t kBlocksMax = 4096;
   // Beside cost::LoanBytesTime where the creditor fetches the blocks before it answers.
   static constexpr absl::Duration kTimeMax = absl::Milliseconds(1500);
+  // The first creditor's part of it: it may take a second (Lender::kWaitMax). After that another
+  // one is asked, and again after kNextTime.
+  static constexpr absl::Duration kFirstTime = absl::Milliseconds(1100);
+  static constexpr absl::Duration kNextTime = absl::Milliseconds(150);
 
   // All outlive the broker.
   LoanBroker(const Fleet& fleet, const PrefixIndex& index, RouterActions& actions)
@@ -67,8 +71,8 @@ class LoanBroker {
   // `debtor` needs memory. Errors: kInvalidArgument for malformed hashes or units, and for more
   // than kBlocksMax blocks.
   absl::Status OnLoanWanted(const Node& debtor, const v1::LoanWanted& wanted, absl::Time now);
-  // `creditor` answers. Answers to questions that have ended are ignored: the creditor's loan
-  // expires.
+  // `creditor` answers. Answers to questions that have ended, or that went on to another creditor,
+  // are ignored: the creditor's loan expires.
   void OnLoanOffered(const Node& creditor, const v1::LoanOffered& offered, absl::Time now);
   // The node left: its questions end, and questions to it go to the next creditor.
   void OnNodeLost(NodeKey key, absl::Time now);
@@ -84,6 +88,8 @@ class LoanBroker {
     NodeKey asked;
     absl::Status refusal;  // the last one
     absl::Time deadline;
+    absl::Time patient_until;  // with whom is asked, at least
+    absl::Time next_due;       // then the next creditor is asked
   };
   using Questions = std::map<Key, Question>;
   static constexpr double kLinkClass = 1.25;  // from a class's cheapest link to its dearest

@@ -267,6 +267,25 @@ TEST_F(LoanBrokerTest, ASilentCreditorsTimeIsBounded) {
   EXPECT_TRUE(harness_.Quiet(1));
 }
 
+TEST_F(LoanBrokerTest, ASilentCreditorIsFollowedByTheNext) {
+  Join({Lends("d1"), Lends("d2"), Lends("d3"), Lends("d4")});
+  Want(1);
+  const uint64_t first = Asked();
+  harness_.Advance(LoanBroker::kFirstTime - absl::Milliseconds(1));
+  EXPECT_EQ(Asked(), 0u) << "it may wait for blocks for a second";
+  harness_.Advance(absl::Milliseconds(2));
+  const uint64_t second = Asked();
+  ASSERT_NE(second, 0u);
+  harness_.Advance(LoanBroker::kNextTime);
+  const uint64_t third = Asked();
+  EXPECT_EQ(first + second + third, 2u + 3u + 4u);
+  Offer(first, 1, absl::OkStatus());  // late: the creditors' loans expire by themselves
+  Offer(second, 1, absl::OkStatus());
+  EXPECT_TRUE(harness_.Quiet(1));
+  Offer(third, 1, absl::OkStatus());
+  EXPECT_EQ(Answer().creditor_node_id(), absl::StrCat("d", third));
+}
+
 // Its next creditor fetches the blocks before it answers.
 TEST_F(LoanBrokerTest, ALoanThatMovesHasTimeForItsBytes) {
   for (const std::string id : {"d1", "d2", "d3"}) {
