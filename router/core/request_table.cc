@@ -118,13 +118,13 @@ void RequestTable::SettleTouched(absl::Time now) {
 
 void RequestTable::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now) {
   tenant_blocks_.OnNodeLost(node);
-  std::vector<Serial> running;
+  std::vector<Serial> concerned;
   for (auto& [serial, sequence] : sequences_) {
-    sequence->machine->OnNodeLost(node, why, now);
+    const bool was_there = sequence->machine->OnNodeLost(node, why, now);
     if (TANDEM_MUTATED(kHealthyAborted)) sequence->machine->Finish(request::FinishReason::kAborted);
-    running.push_back(serial);
+    if (was_there || TANDEM_MUTATED(kHealthyAborted)) concerned.push_back(serial);
   }
-  for (const Serial serial : running) Settle(serial, now);
+  for (const Serial serial : concerned) Settle(serial, now);
 }
 
 void RequestTable::OnTick(absl::Time now) {
@@ -237,6 +237,7 @@ void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
 }
 
 void RequestTable::Settle(Serial serial, absl::Time now) {
+  ++settled_;
   Sequence* const found = Find(serial);
   if (found == nullptr) return;
   Sequence& sequence = *found;

@@ -62,7 +62,8 @@ class RequestTable {
   void OnTenantBlocks(NodeKey node, const v1::NodeMessage& message) {
     tenant_blocks_.OnReport(node, message);
   }
-  // Tells every sequence. REQUIRES: the node has left the fleet.
+  // Tells every sequence, and settles those that the node had. REQUIRES: the node has left the
+  // fleet.
   void OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
   // Handles the deadlines that have passed.
   void OnTick(absl::Time now);
@@ -93,6 +94,8 @@ class RequestTable {
   // client that is refused should ask again.
   int64_t RetrySeconds(int64_t sequences, absl::Time now);
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
+  // How often a sequence was looked at after events, for tests.
+  int64_t settled() const { return settled_; }
   // How many sequences are in each SequenceMachine::State, kDone left out.
   std::array<int64_t, 5> sequences_by_state() const;
 
@@ -179,6 +182,7 @@ class RequestTable {
   int64_t groups_running_ = 0;                                               // see RequestCounts
   int64_t held_bytes_ = 0;
   int64_t beams_away_ = 0;  // by how much beam searches run fewer sequences than they are wide
+  int64_t settled_ = 0;
   TenantBlocks tenant_blocks_;
   AdmissionQueue queue_;
   QueueDrain drain_;

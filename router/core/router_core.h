@@ -108,6 +108,7 @@ class RouterCore {
   // Sequences in the admission queue.
   int64_t sequences_queued() const { return table_.queued(); }
   int64_t deadlines() const { return table_.deadlines(); }
+  int64_t sequences_settled() const { return table_.settled(); }
   int64_t loans_planned() const { return planner_.plans(); }
   std::array<int64_t, 5> requests_by_state() const { return table_.sequences_by_state(); }
 
@@ -147,9 +148,9 @@ class RouterCore {
   absl::Status OnBlocks(const Node& node, const v1::NodeEvent& event);
   void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
   void NoteTime(absl::Time now);
-
   // The time in which this router did not run counts as no node's silence.
   void ForgiveOwnStop(absl::Time now);
+
   const RouterOptions options_;
   const ModelIdentity model_;
   RetryBudget retries_;
@@ -166,8 +167,8 @@ class RouterCore {
   int64_t streams_refused_ = 0;
   const uint64_t incarnation_;
   std::optional<absl::Time> started_;
-  absl::Time nodes_changed_ = absl::InfinitePast();     // a node joined or left
   absl::Time last_tick_ = absl::InfinitePast();
+  absl::Time nodes_changed_ = absl::InfinitePast();     // a node joined or left
   absl::Time decode_node_left_ = absl::InfinitePast();  // the last one
   // When requests that waited for nodes to settle were last checked.
   absl::Time waiting_checked_ = absl::InfinitePast(), shares_checked_ = absl::InfinitePast();

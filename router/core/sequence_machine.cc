@@ -389,8 +389,8 @@ void SequenceMachine::OnPrefillFailed(const absl::Status& why, absl::Time now) {
   RetryPrefill(why, now);
 }
 
-void SequenceMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now) {
-  if (done()) return;
+bool SequenceMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now) {
+  if (done()) return false;
   legs_.OnNodeLost(node);
   if (legs_.decode().live() && legs_.decode().node() == node) {
     Replace(why, now);
@@ -403,7 +403,10 @@ void SequenceMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Ti
       Replace(why, now);
     else
       Fail(why);
+  } else {
+    return false;
   }
+  return true;
 }
 
 // ---- ends

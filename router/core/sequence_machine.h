@@ -97,8 +97,8 @@ class SequenceMachine {
   // Events of nodes. Events of legs other than the current ones are ignored.
   void OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Time now);
   void OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now);
-  // REQUIRES: the node has left the fleet.
-  void OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
+  // False: nothing of it was there, and nothing has changed. REQUIRES: the node has left the fleet.
+  bool OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
   // The deadline may have passed; does nothing if it moved.
   void OnDeadline(absl::Time now);
   // The client side ends the sequence.

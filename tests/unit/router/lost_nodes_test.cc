@@ -1,5 +1,5 @@
 // Goal: a node is lost when it is silent, not when the router itself was stopped and could not hear
-// it.
+// it; and a node that is lost costs work for the sequences that it had alone.
 #include "tests/unit/router/core_harness.h"
 
 namespace tandem::router {
@@ -35,6 +35,20 @@ TEST(LostNodes, AShortStopIsForgivenWhereNodesAreLostSoon) {
   h.Advance(kTick);
   h.Advance(absl::Milliseconds(700));
   EXPECT_TRUE(h.disconnects().empty());
+}
+
+TEST(LostNodes, OneThatHadNoSequenceCostsNone) {
+  CoreHarness h;
+  h.JoinDecode(1, "d0");
+  for (int i = 0; i < 10; ++i) ASSERT_OK(h.Submit(absl::StrCat("r", i), 10));
+  h.JoinDecode(2, "d1");
+  const int64_t settled = h.core().sequences_settled();
+  h.Lose(2);
+  EXPECT_EQ(h.core().sequences_settled(), settled);
+  h.JoinDecode(3, "d2");
+  h.Lose(1);
+  EXPECT_EQ(h.commands()[3].size(), 10u) << "the others' sequences go on elsewhere";
+  EXPECT_LE(h.core().sequences_settled(), settled + 2 * 10);
 }
 
 }  // namespace
