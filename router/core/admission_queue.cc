@@ -97,18 +97,25 @@ std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line, 
                                                               const Walk& walk) const {
   // In second parts of walks each turn shortens the round.
   if (walk.resumes || line.passed == 0 || line.late_walk == walk_) return std::nullopt;
-  const auto late =
+  const auto due = [&](auto late) {
+    return late != line.places.end() && line.passed / kLatePart >= owner.PromptTokens(late->serial);
+  };
+  if (line.late_tried.has_value()) {
+    const auto next = line.places.upper_bound(*line.late_tried);
+    if (due(next)) return *next;
+  }
+  const auto first =
       line.places.lower_bound({.rank = absl::InfinitePast(), .serial = 0, .late = true});
-  if (late == line.places.end()) return std::nullopt;
-  return line.passed / kLatePart < owner.PromptTokens(late->serial) ? std::nullopt
-                                                                    : std::optional(*late);
+  return due(first) ? std::optional(*first) : std::nullopt;
 }
 
 void AdmissionQueue::CountPassed(const Place& placed, int64_t tokens, Line& line) {
-  if (placed.late)
+  if (placed.late) {
     line.passed = 0;
-  else if (line.places.rbegin()->late)
+    line.late_tried.reset();
+  } else if (line.places.rbegin()->late) {
     line.passed += tokens;
+  }
 }
 
 std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line, Owner& owner,
@@ -127,6 +134,7 @@ void AdmissionQueue::NoteTried(const std::string& tenant, const Place& place, Ow
   Line& line = lines_.at(tenant);
   if (LateTurn(line, owner, walk).has_value()) {
     line.late_walk = walk_;
+    line.late_tried = place;
     return;
   }
   line.tried_last = place;

@@ -183,19 +183,20 @@ class AdmissionQueue {
     // The round in which all of its sequences had their turn.
     uint64_t done_round = 0;
     // Tokens of the prompts that were placed while a late one waited, since a late one was placed.
-    // When they are enough the first late one is tried before all others, once in a walk's first
-    // part: in `late_walk` it was.
+    // When they are enough a late one is tried before all others, once in a walk's first part: in
+    // `late_walk` it was. The first one is; or if that found no room, the one after `late_tried`.
     int64_t passed = 0;
     uint64_t late_walk = 0;
   };
   // The order of turns: the tenant with the lowest counter first. Ties go by name.
+    std::optional<Place> late_tried;
   using Turn = std::pair<double, std::string>;
 
   // Changes a line and keeps turns_ as it says.
   template <typename Change>
   void Alter(const std::string& tenant, Change change);
   PartEnd WalkPart(Owner& owner, Walk& walk);
-  // The first late sequence of the line, if it is to be tried before others now.
+  // The late sequence of the line that is to be tried before others now.
   std::optional<Place> LateTurn(const Line& line, Owner& owner, const Walk& walk) const;
   // A sequence with a prompt of `tokens` was placed.
   static void CountPassed(const Place& placed, int64_t tokens, Line& line);

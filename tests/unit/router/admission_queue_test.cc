@@ -363,5 +363,27 @@ TEST(AdmissionQueue, ALateOnesTurnHoldsUpNobody) {
   EXPECT_EQ(room.placed.back(), 1u);
 }
 
+// Nor does one whose turn never finds room keep the other late ones from theirs.
+TEST(AdmissionQueue, LateOnesTakeTurnsWhileTheFirstFindsNoRoom) {
+  AdmissionQueue queue;
+  Room room;
+  queue.Join("", 1);
+  Serial next = 100;
+  const auto wait = [&](Serial serial, int64_t need, bool late) {
+    room.needs[serial] = need;
+    queue.Insert("", {kArrived, serial, late});
+  };
+  wait(1, 1100, true);
+  for (Serial serial = 2; serial <= 4; ++serial) wait(serial, 10, true);
+  wait(next++, 10, false);
+  for (int i = 0; i < 5 * AdmissionQueue::kLatePart; ++i) {
+    wait(next++, 10, false);
+    room.room = 10;
+    queue.PlaceAll(room);
+  }
+  for (Serial serial = 2; serial <= 4; ++serial)
+    EXPECT_THAT(room.placed, ::testing::Contains(serial));
+}
+
 }  // namespace
 }  // namespace tandem::router
