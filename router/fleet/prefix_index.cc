@@ -15,6 +15,9 @@ using Next = HolderTable::Next;
 // Names that a batch asks the memory for ahead of the one it works on.
 constexpr size_t kPrefetchAhead = 8;
 
+// Lengths of which a search finds no new holder; after them it halves the length each time.
+constexpr int kInVainMax = 4;
+
 uint64_t BitOf(NodeSlot slot) { return uint64_t{1} << (slot % 64); }
 
 // Calls holds(n) for lengths n and returns the greatest for which it is true, if what holds for a
@@ -131,15 +134,27 @@ std::vector<PrefixIndex::Match> PrefixIndex::Search::Deepest(NodeGroup group, ui
                                                              NodeSlot from) const {
   std::vector<Match> matches;
   auto length_max = static_cast<int32_t>(hashes_.size());
+  int in_vain = 0;
   // The longest run that one more node holds than were found so far, until there are enough.
   while (matches.size() < count && length_max > 0) {
-    const auto wanted = static_cast<uint32_t>(matches.size()) + 1;
+    const size_t found = matches.size();
+    const auto wanted = static_cast<uint32_t>(found) + 1;
+    ++index_.lengths_searched_;
     const int32_t blocks = LongestRun(
         length_max, [&](int32_t length) { return Count(group, length, wanted) >= wanted; });
     if (blocks == 0) break;
     Collect(group, blocks, count, from, matches);
     length_max = blocks - 1;
+    // A holder without the prompt's first block is found again at each shorter length.
+    if (matches.size() == found && ++in_vain > kInVainMax) length_max = blocks / 2;
+    // Lengths may have been left out.
+    if (in_vain > kInVainMax)
+      for (size_t i = found; i < matches.size(); ++i)
+        matches[i].blocks = std::max(matches[i].blocks, index_.RunOn(matches[i].slot, hashes_));
   }
+  if (in_vain > kInVainMax)
+    std::stable_sort(matches.begin(), matches.end(),
+                     [](const Match& a, const Match& b) { return a.blocks > b.blocks; });
   return matches;
 }
 

@@ -83,6 +83,8 @@ class PrefixIndex {
   int64_t table_entries() const { return table_.size(); }
   // Entries forgotten or not taken up because a bound was hit.
   int64_t evicted() const { return evicted_; }
+  // Lengths of runs that DeepestHolders searched for, for tests.
+  int64_t lengths_searched() const { return lengths_searched_; }
 
  private:
   class Search;
@@ -121,6 +123,7 @@ class PrefixIndex {
   int64_t entries_ = 0;
   int64_t wide_entries_ = 0;  // of entries_, those in rows
   int64_t evicted_ = 0;
+  mutable int64_t lengths_searched_ = 0;
 };
 
 }  // namespace tandem::router

@@ -91,6 +91,19 @@ TEST(PrefixIndex, ListsTheLongestRunsOfEachGroupFirst) {
   EXPECT_FALSE(index.HeldBy(kDecodeNodes, b[8])) << "its only holder drains";
 }
 
+// A node that has lost the prompt's first block holds no run of it, however many blocks follow.
+TEST(PrefixIndex, AHolderWithoutTheFirstBlockMakesNoSearchLong) {
+  const auto b = HashesOf(Tokens(4 * 2000));
+  ASSERT_EQ(b.size(), 2000u);
+  PrefixIndex index({.entries_max = 10000});
+  AddDecodeNodes(index, 2, 5000);
+  index.Store(0, absl::MakeConstSpan(b).first(700));
+  index.Store(1, absl::MakeConstSpan(b).subspan(1));
+  const int64_t before = index.lengths_searched();
+  EXPECT_EQ(Found(index, b), (Runs{{0, 700}}));
+  EXPECT_LE(index.lengths_searched() - before, 32);
+}
+
 TEST(PrefixIndex, AmongEqualRunsThoseFromTheGivenSlotOnComeFirst) {
   const auto b = HashesOf(Tokens(8));
   for (const int nodes : {10, 200}) {  // single entries, a row
