@@ -157,7 +157,7 @@ void AdmissionQueue::PlaceAll(Owner& owner) {
   if (end == PartEnd::kNothing) return;
   // New room for many is first offered to those that come first.
   if (end == PartEnd::kBound && walk.tried < kTriedMax) {
-    walk.visited = walk.failed = walk.vain = 0;
+    walk.visited = walk.failed = walk.too_late = walk.vain = 0;
     walk.over = false;
     walk.resumes = true;
     for (const Serial serial : std::vector<Serial>(kept_before_)) KeepRoom(serial, owner, walk);
@@ -186,7 +186,7 @@ AdmissionQueue::PartEnd AdmissionQueue::WalkPart(Owner& owner, Walk& walk) {
       break;
     }
     if (walk.visited++ >= kVisitedMax || walk.tried >= kTriedMax || walk.failed >= kFailedMax ||
-        walk.vain >= kVainMax) {
+        walk.too_late >= kTooLateMax || walk.vain >= kVainMax) {
       end = PartEnd::kBound;
       break;
     }
@@ -227,6 +227,7 @@ bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {
                        *attempt.failure == PlacementFailure::kStepsTooLong;
   // A sequence that waits for a prefill node needs no decode node's room kept.
   if (no_room || *attempt.failure == PlacementFailure::kPrefillBusy) ++walk.failed;
+  if (*attempt.failure == PlacementFailure::kTooLate) ++walk.too_late;
   if (no_room) {
     walk.room = std::min(walk.room, attempt.room);
     KeepRoom(serial, owner, walk);

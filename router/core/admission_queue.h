@@ -61,9 +61,11 @@ namespace tandem::router {
 
 class AdmissionQueue {
  public:
-  // Placements that find no room, sequences that are looked at, and placements that are tried in
-  // vain for any reason, in one part of a walk; then the part ends.
+  // Placements that find no room, and those that no node would begin in time, each of which weighed
+  // all nodes; sequences that are looked at; and placements that are tried in vain for any reason,
+  // in one part of a walk. Then the part ends.
   static constexpr int kFailedMax = 8;
+  static constexpr int kTooLateMax = 16;
   static constexpr int kVisitedMax = 512;
   static constexpr int kVainMax = 128;
   // Placements tried in one walk.
@@ -157,9 +159,9 @@ class AdmissionQueue {
   enum class PartEnd { kAll, kBound, kNothing };
   // What one walk has found so far.
   struct Walk {
-    int tried = 0;                          // in the walk
-    int visited = 0, failed = 0, vain = 0;  // in its part
-    bool resumes = false;                   // it is in its second part
+    int tried = 0;                                        // in the walk
+    int visited = 0, failed = 0, too_late = 0, vain = 0;  // in its part
+    bool resumes = false;                                 // it is in its second part
     bool over = false;
     // No node has room for more. A sequence that needs more is not tried.
     int64_t room = kAnyRoom;
@@ -187,9 +189,9 @@ class AdmissionQueue {
     // `late_walk` it was. The first one is; or if that found no room, the one after `late_tried`.
     int64_t passed = 0;
     uint64_t late_walk = 0;
+    std::optional<Place> late_tried;
   };
   // The order of turns: the tenant with the lowest counter first. Ties go by name.
-    std::optional<Place> late_tried;
   using Turn = std::pair<double, std::string>;
 
   // Changes a line and keeps turns_ as it says.

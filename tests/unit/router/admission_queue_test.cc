@@ -385,5 +385,20 @@ TEST(AdmissionQueue, LateOnesTakeTurnsWhileTheFirstFindsNoRoom) {
     EXPECT_THAT(room.placed, ::testing::Contains(serial));
 }
 
+// Each of them weighs all nodes.
+TEST(AdmissionQueue, PlacementsThatAreAllTooLateAreBounded) {
+  class Overloaded final : public Room {
+   public:
+    AdmissionQueue::Attempt TryToPlace(Serial) override {
+      ++tried;
+      return {PlacementFailure::kTooLate};
+    }
+  } overloaded;
+  AdmissionQueue queue;
+  Fill(queue, overloaded, std::vector<int64_t>(1000, 10));
+  queue.PlaceAll(overloaded);
+  EXPECT_EQ(overloaded.tried, 2 * AdmissionQueue::kTooLateMax);
+}
+
 }  // namespace
 }  // namespace tandem::router
