@@ -230,7 +230,6 @@ std::vector<std::array<std::string, 3>> LateRefusals() {
        R"({"max_tokens":9,"messages":[{"role":"user","content":")" + long_text + "\"}]}",
        "messages"},
       {"/api/chat", chat + R"(,"format":)" + schema + "}", "format"},
-      {"/api/chat", chat + R"(,"options":{"num_predict":100000}})", "options.num_predict"},
       {"/api/chat", R"({"messages":[{"role":"user","content":")" + long_text + "\"}]}", "messages"},
       {"/api/generate", R"({"prompt":")" + long_text + "\"}", "prompt"},
       {"/api/generate", R"({"prompt":"x","format":)" + schema + "}", "format"},

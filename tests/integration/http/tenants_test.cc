@@ -122,11 +122,16 @@ TEST_F(TenantsTest, SequencesAtATimeAndPriorities) {
 // The lost call still runs, and its tenant may run no other.
 TEST_F(TenantsTest, AResumedCallTakesThePlaceOfTheLostOne) {
   Start(Line("alice", "sequences=1"), {"--hash-step-time=5ms"});
-  const auto lost = Begin("alice", Request("r", 4000));
-  v1::GenerateRequest other = Request("other", 3);
+  const auto seeded = [](const std::string& id, int32_t max_tokens) {
+    v1::GenerateRequest request = Request(id, max_tokens);
+    request.mutable_sampling()->set_seed(7);
+    return request;
+  };
+  const auto lost = Begin("alice", seeded("r", 4000));
+  v1::GenerateRequest other = seeded("other", 3);
   other.set_resume_from_token(1);
   EXPECT_EQ(Generate("alice", other).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  v1::GenerateRequest again = Request("r", 3);
+  v1::GenerateRequest again = seeded("r", 3);
   again.set_resume_from_token(1);
   const grpc::Status resumed = Generate("alice", again);
   EXPECT_TRUE(resumed.ok()) << resumed.error_message();
