@@ -53,7 +53,7 @@ class Lender {
   // How long the creditor that a loan leaves may take to send its blocks here, likewise.
   static constexpr absl::Duration kFetchTimeMax = absl::Seconds(1);
   // Questions that wait for another loan's blocks, and for how long at most: routers ask another
-  // node soon after that (LoanBroker::kTimeMax).
+  // node soon after that (LoanBroker::kFirstTime).
   static constexpr size_t kWaitingMax = 64;
   static constexpr absl::Duration kWaitMax = absl::Seconds(1);
   // How long a sequence that gave way to another node's waits at least: that one asks again.
