@@ -3,9 +3,9 @@
 //
 // A router remembers nothing of a stream. The client brings what is needed: the request's body once
 // more, and in Last-Event-ID the id of the last event that it received. An id names the answer, its
-// seed, the request, and a place in the stream. Since a stream is a function of its request, any
-// router of the fleet generates it again and sends what lies behind that place
-// (docs/adr/0042-streams-resume-from-an-event-id.md).
+// seed, the request, what that was fitted to (fleet_room.h), and a place in the stream. Since a
+// stream is a function of its request, any router of the fleet generates it again and sends what
+// lies behind that place (docs/adr/0042-streams-resume-from-an-event-id.md).
 //
 // A place is counted in bytes of text, in events without text, and in the tokens that events
 // describe (log-probabilities, token ids). Each of these comes in the same order in every run,
