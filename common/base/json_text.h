@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-// Calls visit(char) for each character of `text` that lies outside strings, quotes excepted, until
-// it returns false. `text` need not be JSON.
+// Calls visit(at, char) for each character of `text` that lies outside strings, quotes excepted,
+// until it returns false. `at`: where it stands. `text` need not be JSON.
 template <typename Visit>
 void VisitOutsideStrings(absl::string_view text, Visit visit) {
   bool in_string = false;
@@ -19,7 +19,7 @@ void VisitOutsideStrings(absl::string_view text, Visit visit) {
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
-    } else if (!visit(c)) {
+    } else if (!visit(i, c)) {
       return;
     }
   }
@@ -29,22 +29,13 @@ void VisitOutsideStrings(absl::string_view text, Visit visit) {
 // begins with none, or with one that has no end. What lies within need not be JSON.
 inline size_t JsonObjectSize(absl::string_view text) {
   if (text.empty() || text[0] != '{') return 0;
-  size_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if ((c == '}' || c == ']') && --depth == 0) {
-      return i + 1;
-    }
-  }
-  return 0;
+  size_t depth = 0, size = 0;
+  VisitOutsideStrings(text, [&](size_t at, char c) {
+    if (c == '{' || c == '[') ++depth;
+    if ((c == '}' || c == ']') && --depth == 0) size = at + 1;
+    return size == 0;
+  });
+  return size;
 }
 
 }  // namespace tandem

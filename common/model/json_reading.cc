@@ -24,7 +24,7 @@ absl::Status WrongType(absl::string_view key, absl::string_view expected, const 
 
 bool NestsTooDeep(absl::string_view text) {
   int64_t depth = 0;
-  VisitOutsideStrings(text, [&](char c) {
+  VisitOutsideStrings(text, [&](size_t, char c) {
     if (c == '{' || c == '[') ++depth;
     if (c == '}' || c == ']') --depth;
     return depth <= kJsonDepthMax;

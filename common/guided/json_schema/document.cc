@@ -30,7 +30,7 @@ absl::Status CheckShape(absl::string_view text, CompileBudget& budget) {
   std::vector<size_t> open;
   int deepest = 0;
   bool has_budget = true;
-  VisitOutsideStrings(text, [&](char c) {
+  VisitOutsideStrings(text, [&](size_t, char c) {
     if (c == '{' || c == '[') {
       open.push_back(0);
       deepest = std::max(deepest, static_cast<int>(open.size()));

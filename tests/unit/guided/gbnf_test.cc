@@ -17,6 +17,7 @@
 namespace tandem::guided {
 namespace {
 
+using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 constexpr auto kGrammar = request::GuidedParams::Kind::kGrammar;
 
@@ -200,6 +201,18 @@ list ::= %json {"type": "array", "items": {"$ref": "#/$defs/x"},
   EXPECT_TRUE(acceptor.Accepts("[null][null, null]!"));
   EXPECT_FALSE(acceptor.Accepts("<null>"));
   EXPECT_FALSE(acceptor.Accepts(R"(["}\"#"][])"));
+}
+
+// Each schema of a grammar has rules of its own: all count towards the one bound.
+TEST(Gbnf, SchemasShareTheGrammarsBound) {
+  const auto of = [](int schemas) {
+    std::string text = "root ::= \"x\"";
+    for (int i = 0; i < schemas; ++i) absl::StrAppend(&text, " | \"", i, "\" %json {}");
+    return Acceptor::Create(kGrammar, text);
+  };
+  EXPECT_OK(of(100));
+  EXPECT_THAT(of(10'000).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than 400000 states")));
 }
 
 TEST(Gbnf, DeepRecursionEndsInsteadOfGrowing) {
