@@ -239,17 +239,25 @@ v1::NodeEvent Scored(const v1::Leg& leg) {
 }
 
 // The KV of a node that is lost, or whose leg was replaced, may come after all; its scores do not.
-class LostScores : public RequestTest, public ::testing::WithParamInterface<bool> {};
+class ScoredRequest : public RequestTest {
+ protected:
+  // Its prompt's scores come from kP0, its KV goes to kD0.
+  void Begin() {
+    JoinAll();
+    RequestInput input = CoreHarness::Input("r", 100, 10);
+    input.prompt_logprobs = 0;
+    ASSERT_OK(h_.Submit(std::move(input)));
+    d_ = h_.NextRun(kD0).leg();
+    h_.Say(kD0, {Reserved(d_)});
+    p_ = h_.NextPrefill(kP0).leg();
+  }
+};
+
+class LostScores : public ScoredRequest, public ::testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(SenderIsLost, LostScores, ::testing::Bool());
 
 TEST_P(LostScores, AreComputedAgainWithThePrompt) {
-  JoinAll();
-  RequestInput input = CoreHarness::Input("r", 100, 10);
-  input.prompt_logprobs = 0;
-  ASSERT_OK(h_.Submit(std::move(input)));
-  d_ = h_.NextRun(kD0).leg();
-  h_.Say(kD0, {Reserved(d_)});
-  p_ = h_.NextPrefill(kP0).leg();
+  Begin();
   if (GetParam())
     h_.Lose(kP0);
   else
@@ -268,14 +276,8 @@ TEST_P(LostScores, AreComputedAgainWithThePrompt) {
 }
 
 // A sequence that waits to be placed again has lost its sender already.
-TEST_F(RequestTest, ASenderThatIsLostWhileTheSequenceWaitsIsNoFurtherAttempt) {
-  JoinAll();
-  RequestInput input = CoreHarness::Input("r", 100, 10);
-  input.prompt_logprobs = 0;
-  ASSERT_OK(h_.Submit(std::move(input)));
-  d_ = h_.NextRun(kD0).leg();
-  h_.Say(kD0, {Reserved(d_)});
-  p_ = h_.NextPrefill(kP0).leg();
+TEST_F(ScoredRequest, ASenderThatIsLostWhileTheSequenceWaitsIsNoFurtherAttempt) {
+  Begin();
   h_.Say(kD1, {Drains()});
   h_.Say(kD0, {LegFailed(d_, false)});
   EXPECT_EQ(h_.core().sequences_queued(), 1) << "the only node that takes it has just failed it";
