@@ -93,6 +93,25 @@ void AdmissionQueue::VisitBefore(const std::string& tenant, const Place& place,
     if (!(other < place) || !visit(other.serial)) return;
 }
 
+void AdmissionQueue::VisitBackwards(const std::string& tenant,
+                                    absl::FunctionRef<bool(Serial)> visit) const {
+  const absl::btree_set<Place>& places = lines_.at(tenant).places;
+  for (auto place = places.rbegin(); place != places.rend(); ++place)
+    if (!visit(place->serial)) return;
+}
+
+const std::string* AdmissionQueue::LargestTenant() const {
+  const auto largest =
+      std::max_element(lines_.begin(), lines_.end(), [](const auto& a, const auto& b) {
+        return a.second.SizeByWeight() < b.second.SizeByWeight();
+      });
+  return size_ == 0 ? nullptr : &largest->first;
+}
+
+bool AdmissionQueue::HasMore(const std::string& a, const std::string& b) const {
+  return lines_.at(a).SizeByWeight() > lines_.at(b).SizeByWeight();
+}
+
 std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line, Owner& owner,
                                                               const Walk& walk) const {
   // In second parts of walks each turn shortens the round.

@@ -145,6 +145,13 @@ class AdmissionQueue {
   // Calls visit(serial) for those of the tenant that come before `place`, until it returns false.
   void VisitBefore(const std::string& tenant, const Place& place,
                    absl::FunctionRef<bool(Serial)> visit) const;
+  // The same for all of the tenant's, the last first.
+  void VisitBackwards(const std::string& tenant, absl::FunctionRef<bool(Serial)> visit) const;
+  // The tenant with the most sequences in the queue, divided by its weight; nullptr: the queue is
+  // empty. Cost: the tenants of which requests have joined.
+  const std::string* LargestTenant() const;
+  // Whether `a` has more sequences in the queue than `b`, each divided by its tenant's weight.
+  bool HasMore(const std::string& a, const std::string& b) const;
 
   // Walks the queue and tries to place its sequences, within the bounds above. What this round of
   // walks has not tried when a bound ends the walk, the next walks go on with.
@@ -190,6 +197,8 @@ class AdmissionQueue {
     int64_t passed = 0;
     uint64_t late_walk = 0;
     std::optional<Place> late_tried;
+
+    double SizeByWeight() const { return static_cast<double>(places.size()) / weight; }
   };
   // The order of turns: the tenant with the lowest counter first. Ties go by name.
   using Turn = std::pair<double, std::string>;

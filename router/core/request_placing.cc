@@ -91,6 +91,37 @@ void RequestTable::PlaceIfRoomGrew(absl::Time now) {
   if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
 }
 
+bool RequestTable::FitQueue(const std::string& tenant, absl::Time now) {
+  while (queued() > context_.options.queue_max) {
+    const std::string* const largest = queue_.LargestTenant();
+    if (!queue_.HasMore(*largest, tenant)) return false;
+    SequenceGroup* const last = LastWaiting(*largest);
+    if (last == nullptr) return false;
+    FailGroup(*last, QueueIsFull(now));
+  }
+  return true;
+}
+
+SequenceGroup* RequestTable::LastWaiting(const std::string& tenant) const {
+  // Enough to pass the sequences of one request, and those that lost their nodes.
+  constexpr int kLastOnes = 256;
+  SequenceGroup* last = nullptr;
+  int seen = 0;
+  queue_.VisitBackwards(tenant, [&](Serial serial) {
+    SequenceGroup& group = *sequences_.at(serial)->group;
+    if (!group.runs() && group.computed_tokens() == 0) last = &group;
+    return last == nullptr && ++seen < kLastOnes;
+  });
+  return last;
+}
+
+absl::Status RequestTable::QueueIsFull(absl::Time now) {
+  return rpc::WithRetryAfter(
+      absl::ResourceExhaustedError(absl::StrCat(
+          context_.options.queue_max, " sequences wait for placement, the queue's bound")),
+      RetrySeconds(queued(), now));
+}
+
 RequestTable::Wait RequestTable::WaitBefore(Serial serial, absl::Time now) const {
   // Those whose times are looked at, and those that are counted at all.
   constexpr size_t kSample = 64;

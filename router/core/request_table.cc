@@ -36,13 +36,10 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   const std::vector<Serial> serials = group.by_index();
   for (const Serial serial : serials) File(serial);
   PlaceQueued(now);
-  if (IsQueued(serials.front()) && queued() > context_.options.queue_max) {
-    const int64_t seconds = RetrySeconds(queued(), now);
+  if (IsQueued(serials.front()) && !FitQueue(group.share().tenant, now)) {
+    absl::Status full = QueueIsFull(now);
     DropGroup(group);
-    return rpc::WithRetryAfter(
-        absl::ResourceExhaustedError(absl::StrCat(
-            context_.options.queue_max, " sequences wait for placement, the queue's bound")),
-        seconds);
+    return full;
   }
   if (IsQueued(serials.front()) && refuses_late) {
     const Serial first = serials.front();

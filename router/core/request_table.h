@@ -44,7 +44,9 @@ class RequestTable {
 
   // Adds a request that passed admission, and places what can be placed. kResourceExhausted when it
   // would have to wait and queue_max sequences wait already, or its first token would come too late
-  // and such requests are refused. REQUIRES: !Contains(input.id).
+  // and such requests are refused. But a full queue is shared by weight: a request of a tenant that
+  // has less than another in it takes the place of that tenant's last, which fails.
+  // REQUIRES: !Contains(input.id).
   absl::Status Submit(RequestInput input, absl::Time now);
   // As RouterCore's methods of these names.
   void Finish(const RequestId& id, request::FinishReason reason, absl::Time now);
@@ -161,6 +163,13 @@ class RequestTable {
   Wait WaitBefore(Serial serial, absl::Time now) const;
   // With the seconds after which to ask again, if time heals it.
   absl::Status WithHint(const absl::Status& why, absl::Time now);
+  // While the queue is longer than queue_max, fails the last waiting requests of tenants that have
+  // more in it than `tenant`. False: the queue is still too long.
+  bool FitQueue(const std::string& tenant, absl::Time now);
+  // The tenant's last request in the queue of which nothing was computed and nothing is placed.
+  // nullptr: none among its last kLastOnes.
+  SequenceGroup* LastWaiting(const std::string& tenant) const;
+  absl::Status QueueIsFull(absl::Time now);
   // Forgets the request. REQUIRES: the legs of its sequences have ended.
   void DropGroup(SequenceGroup& group);
   // The sequence is to be looked at when its machine's deadline has come.
