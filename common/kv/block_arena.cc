@@ -92,14 +92,15 @@ absl::Status BlockArena::Map(ArenaMemory memory) {
     LogStart(
         "KV arena is not shared with processes of this host",
         {{"reason", absl::StrCat("huge pages for shared memory are off in ", kSharedHugePages)}});
-  } else if (memory != ArenaMemory::kPrivate) {
+  } else if (memory == ArenaMemory::kShareable || memory == ArenaMemory::kShareableIfHuge) {
     const absl::Status mapped = MapShareable();
     if (mapped.ok()) return mapped;
     Log(LogLevel::kWarning, "KV arena cannot be shared with processes of this host",
         {{"reason", mapped.message()}});
   }
-  void* base =
-      ::mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const int reserve = memory == ArenaMemory::kUnreserved ? MAP_NORESERVE : 0;
+  void* base = ::mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | reserve, -1, 0);
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("KV arena: cannot map ", num_bytes_,
                                                      " bytes for ", layout_.num_layers,

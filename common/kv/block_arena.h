@@ -32,6 +32,9 @@ enum class ArenaMemory {
   // kShareable where that costs no huge pages, else kPrivate: for a node whose engine reads its KV
   // much more often than peers do.
   kShareableIfHuge,
+  // kPrivate, for which the system sets nothing aside before it is touched: it may be larger than
+  // the host's memory. For arenas of which little is used.
+  kUnreserved,
 };
 
 class BlockArena {

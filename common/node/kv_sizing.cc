@@ -37,6 +37,21 @@ void LogGroups(const engine::EngineSpec& spec, const KvSize& size) {
                              sequence.Bytes(layout), sequence.blocks * layout.block_bytes())}});
 }
 
+// The size where --kv-blocks names it.
+absl::StatusOr<KvSize> GivenKvSize(const NodeConfig& config, engine::Engine& engine) {
+  // A device's buffers for a step come before its KV cache: afterwards there may be no room, and
+  // each growth of a buffer costs the graphs that were captured.
+  ASSIGN_OR_RETURN(const std::optional<int64_t> device_bytes, engine.DeviceKvBytes());
+  if (device_bytes.has_value())
+    RETURN_IF_ERROR(engine.ProfileStepBytes(config.max_batch_tokens).status());
+  const engine::EngineSpec& spec = engine.spec();
+  const KvSize size{.blocks = config.kv.blocks,
+                    .window_slots = SlotsFor(spec.layout, config.kv.blocks, config.max_batch_tokens,
+                                             config.kv.stores_blocks())};
+  LogGroups(spec, size);
+  return size;
+}
+
 }  // namespace
 
 KvSize SizeOfSequence(const kv::BlockLayout& layout, int64_t tokens) {
@@ -71,13 +86,7 @@ KvSize FitKv(const kv::BlockLayout& layout, int64_t bytes, int64_t blocks_max, i
 absl::StatusOr<KvSize> ChooseKvSize(const NodeConfig& config, engine::Engine& engine) {
   const engine::EngineSpec& spec = engine.spec();
   const bool whole_blocks = config.kv.stores_blocks();
-  if (config.kv.blocks > 0) {
-    const KvSize size{.blocks = config.kv.blocks,
-                      .window_slots = SlotsFor(spec.layout, config.kv.blocks,
-                                               config.max_batch_tokens, whole_blocks)};
-    LogGroups(spec, size);
-    return size;
-  }
+  if (config.kv.blocks > 0) return GivenKvSize(config, engine);
   ASSIGN_OR_RETURN(const int64_t step_bytes, engine.ProfileStepBytes(config.max_batch_tokens));
   ASSIGN_OR_RETURN(const std::optional<int64_t> device_bytes, engine.DeviceKvBytes());
   ASSIGN_OR_RETURN(const int64_t available_bytes, device_bytes.has_value()

@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
     options.payload_slots = payloads.slots();
     options.payload_slot_bytes = payloads.payload_bytes_max;
     options.lends = config.kv.lend_fraction > 0;
+    options.max_sequences = static_cast<int32_t>(config.max_sequences);
     options.gemm_tiles.choice = config.gemm_tiles;
     options.gemm_tiles.user_folder = model::UserWeightsFolder(env);
     return engine::NewCudaEngine(checkpoint, options);

@@ -23,6 +23,15 @@ struct DeviceBatchLimits {
   int32_t logit_rows = 0;
   int32_t table_entries = 0;  // of all sequences' block tables
 
+  // Those that hold what either of the two holds; and, where block tables need more than these,
+  // twice as many entries. Tables grow by an entry now and then, and each growth moves the buffers.
+  DeviceBatchLimits GrownFor(const DeviceBatchLimits& needs) const {
+    constexpr int32_t kTableEntriesMin = 4096;
+    DeviceBatchLimits grown = With(needs);
+    if (needs.table_entries > table_entries)
+      grown.table_entries = std::max({needs.table_entries, 2 * table_entries, kTableEntriesMin});
+    return grown;
+  }
   // Those that hold what either of the two holds.
   DeviceBatchLimits With(const DeviceBatchLimits& other) const {
     return {std::max(rows, other.rows), std::max(logit_rows, other.logit_rows),

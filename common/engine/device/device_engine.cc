@@ -34,8 +34,6 @@ using kernels::DeviceBuffer;
 
 // Steps with more rows than this gain nothing from a graph: kernels run longer than launches take.
 constexpr int32_t kGraphRowsMax = 256;
-// Rows that sample in the profiled step. A step with more of them grows the logits' buffer.
-constexpr int32_t kLogitRowsReserved = 64;
 // Prompt rows scored at a time: the logits of a whole prompt would be larger than the model.
 constexpr int32_t kScoredRows = DeviceSampler::kHostRows;
 // Block tables that are reserved for sequences of full length.
@@ -143,7 +141,9 @@ class DeviceEngine final : public Engine {
     }
     DeviceBatchLimits limits;
     limits.rows = static_cast<int32_t>(max_batch_tokens);
-    limits.logit_rows = std::min(limits.rows, kLogitRowsReserved);
+    // A step with more of them grows the logits' buffer.
+    limits.logit_rows =
+        std::min(limits.rows, BucketOf(std::min(parts_.options.max_sequences, kGraphRowsMax)));
     limits.table_entries =
         static_cast<int32_t>(spec_.layout.BlocksFor(spec_.context_tokens) * kFullTablesReserved);
     RETURN_IF_ERROR(Reserve(limits));
@@ -243,7 +243,7 @@ class DeviceEngine final : public Engine {
   absl::Status Reserve(const DeviceBatchLimits& limits) {
     if (batch_.Fits(limits)) return absl::OkStatus();
     const DeviceBatchLimits held = batch_.limits();
-    const absl::Status grown = Allocate(held.With(limits));
+    const absl::Status grown = Allocate(held.GrownFor(limits));
     if (grown.ok()) return grown;
     // This step fails. Smaller ones go on with the buffers of before; where these are not to be had
     // any more, each allocates what it needs.

@@ -34,6 +34,9 @@ struct DeviceEngineOptions {
   int payload_slots = 0;
   int64_t payload_slot_bytes = 0;
   bool lends = false;
+  // Sequences that sample in one step; of at most 256, logits have room before the KV cache is
+  // sized. Above 0.
+  int32_t max_sequences = 64;
   // Whether the arena mirrors what steps write, for nodes that send KV to others.
   bool mirror_written_kv = true;
   bool use_graphs = true;

@@ -42,7 +42,9 @@ absl::StatusOr<std::unique_ptr<DeviceKv>> DeviceKv::Create(const kv::BlockLayout
                                                            int64_t num_blocks,
                                                            kernels::Device& device) {
   std::unique_ptr<DeviceKv> kv(new DeviceKv(device));
-  ASSIGN_OR_RETURN(kv->arena_, kv::BlockArena::Create(layout, num_blocks));
+  // The blocks are the device's. Those that are transferred by way of the host are touched.
+  ASSIGN_OR_RETURN(kv->arena_,
+                   kv::BlockArena::Create(layout, num_blocks, kv::ArenaMemory::kUnreserved));
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     ASSIGN_OR_RETURN(kv->regions_.emplace_back(),
                      device.Allocate(DeviceBuffer::Kind::kDevice,

@@ -157,6 +157,20 @@ std::string RuntimeVersion() {
   return absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
 }
 
+// Compiled for the architectures that all kernels are compiled for.
+__global__ void Probe() {}
+
+// kUnavailable if this program has no kernels for the current device.
+absl::Status CheckHasKernels(const cudaDeviceProp& device) {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, Probe);
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();  // clears the error, which the caller gets as a Status
+  return absl::UnavailableError(absl::StrCat(
+      "this program has no kernels for ", device.name, ", sm_", device.major, device.minor, " (",
+      cudaGetErrorString(error), "): it was built with other TANDEM_CUDA_ARCHITECTURES"));
+}
+
 }  // namespace
 
 }  // namespace cuda
@@ -198,6 +212,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, DeviceKernel
     return absl::UnavailableError(absl::StrCat(found.name, " has compute capability ", found.major,
                                                ".", found.minor, ", expected 8.0 or later"));
   }
+  if (absl::Status kernels = cuda::CheckHasKernels(found); !kernels.ok()) return kernels;
   DeviceProperties properties;
   properties.name = found.name;
   properties.software =

@@ -64,7 +64,7 @@ class DeviceMemoryTest : public ::testing::Test {
     std::vector<SequenceSlice> slices;
     for (int i = 0; i < count; ++i) {
       DrivenSequence& sequence = sequences[static_cast<size_t>(i)];
-      sequence.tokens = {i};
+      sequence.tokens = {i % 100};
       sequence.prompt_tokens = 1;
       sequence.blocks = {BlockId(i)};
       slices.push_back(SliceOf(sequence, 1));
@@ -138,6 +138,56 @@ TEST_F(DeviceMemoryTest, GraphsMayBeRefused) {
   EXPECT_GT(kernels::emulated::CallsOf(*node.device).graphs, 0);
 }
 
+// Sequences' block tables grow by an entry now and then. That moves the step's buffers, and so
+// costs the captured graphs, seldom: not whenever a sequence begins a block.
+TEST_F(DeviceMemoryTest, GrowingTablesCostFewGraphs) {
+  constexpr int kSequences = 20;
+  constexpr int64_t kBlocksBefore = 3;
+  for (const bool profiled : {false, true}) {
+    Node node;
+    auto device = kernels::emulated::NewEmulatedDevice(7);
+    node.device = device.get();
+    ASSERT_OK_AND_ASSIGN(
+        node.engine,
+        NewDeviceEngine(*checkpoint_, {.threads = 1, .block_tokens = 16}, std::move(device)));
+    if (profiled) {
+      ASSERT_OK(node.engine->ProfileStepBytes(32).status());
+    }
+    ASSERT_OK(node.engine->AllocateKv(kSequences * 2 * kBlocksBefore));
+    std::vector<DrivenSequence> sequences(kSequences);
+    BlockId next(0);
+    const auto begin_block = [&](DrivenSequence& sequence) {
+      sequence.blocks.push_back(next);
+      next = BlockId(next.value() + 1);
+    };
+    for (int i = 0; i < kSequences; ++i) {
+      DrivenSequence& sequence = sequences[static_cast<size_t>(i)];
+      sequence.computed = 16 * kBlocksBefore - 1 - i % 16;
+      sequence.tokens.assign(static_cast<size_t>(sequence.computed) + 1, 5);
+      sequence.prompt_tokens = 1;
+      for (int64_t block = 0; block < kBlocksBefore; ++block) begin_block(sequence);
+    }
+    int without_graph = 0;
+    for (int step = 0; step < 14; ++step) {
+      std::vector<SequenceSlice> slices;
+      for (DrivenSequence& sequence : sequences) {
+        if (sequence.computed == 16 * std::ssize(sequence.blocks)) begin_block(sequence);
+        slices.push_back(SliceOf(sequence, 1));
+      }
+      // From the third step on a new graph is refused: then the step runs without one.
+      if (step == 2) kernels::emulated::RefuseGraphs(*node.device, kAllocationsMax);
+      const int64_t before = kernels::emulated::CallsOf(*node.device).graphs;
+      ASSERT_OK(node.engine->Step(slices, [](int) {}).status());
+      if (kernels::emulated::CallsOf(*node.device).graphs == before) ++without_graph;
+      for (DrivenSequence& sequence : sequences) {
+        ++sequence.computed;
+        sequence.tokens.push_back(5);
+      }
+    }
+    EXPECT_LE(without_graph, 1) << "the first step loads the kernels";
+  }
+}
+
 // Options of a request that need more room than is reserved for a row.
 TEST_F(DeviceMemoryTest, TheSamplersBuffersMayBeRefused) {
   DrivenSequence sequence;
@@ -193,6 +243,27 @@ TEST_F(DeviceMemoryTest, TheKvCacheLeavesRoomForWhatComesAfterIt) {
     ExpectSame(Answers(*engine), expected_, "beside slots");
     EXPECT_OK(StepOfMany(*engine, 65)) << "a step with more logits than the profiled one";
   }
+}
+
+// Where a flag names the KV blocks, steps have their buffers before the cache takes the rest.
+TEST_F(DeviceMemoryTest, StepsHaveRoomBesideAGivenNumberOfBlocks) {
+  auto device = kernels::emulated::NewEmulatedDevice(7);
+  kernels::Device& same = *device;
+  ASSERT_OK_AND_ASSIGN(
+      const auto engine,
+      NewDeviceEngine(*checkpoint_, {.threads = 1, .block_tokens = 16, .max_sequences = 256},
+                      std::move(device)));
+  node::NodeConfig config;
+  config.kv.blocks = 4 * kBlocks;
+  config.max_batch_tokens = 256;
+  ASSERT_OK_AND_ASSIGN(const node::KvSize size, node::ChooseKvSize(config, *engine));
+  EXPECT_EQ(size.blocks, config.kv.blocks);
+  ASSERT_OK(engine->AllocateKv(size.blocks));
+  ExpectSame(Answers(*engine), expected_, "before");
+  ASSERT_OK_AND_ASSIGN(const int64_t left, same.FreeBytes());
+  kernels::emulated::LimitMemory(same, 1);
+  kernels::emulated::SetBytesOfOthers(same, left);
+  EXPECT_OK(StepOfMany(*engine, 256));
 }
 
 }  // namespace
