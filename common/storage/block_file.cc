@@ -47,9 +47,11 @@ class Checksum {
   XXH3_state_t* const state_;
 };
 
-// Reads or writes all bytes of `pieces` at `offset`, in as few calls as the system allows.
+// Reads or writes all bytes of `pieces` at `offset`, in as few calls as the system allows. `what`:
+// the call's name, for errors.
 template <typename Call>
-absl::Status Transfer(std::vector<iovec> pieces, int64_t offset, Call call) {
+absl::Status Transfer(absl::string_view what, std::vector<iovec> pieces, int64_t offset,
+                      Call call) {
   size_t first = 0;
   while (first < pieces.size()) {
     if (pieces[first].iov_len == 0) {
@@ -59,7 +61,7 @@ absl::Status Transfer(std::vector<iovec> pieces, int64_t offset, Call call) {
     const auto count = std::min<size_t>(pieces.size() - first, kPiecesMax);
     const ssize_t moved = call(&pieces[first], static_cast<int>(count), offset);
     if (moved < 0 && errno == EINTR) continue;
-    if (moved < 0) return absl::ErrnoToStatus(errno, "");
+    if (moved < 0) return absl::ErrnoToStatus(errno, what);
     if (moved == 0) return absl::OutOfRangeError("the file ends early");
     offset += moved;
     auto left = static_cast<size_t>(moved);
@@ -73,15 +75,17 @@ absl::Status Transfer(std::vector<iovec> pieces, int64_t offset, Call call) {
 }
 
 absl::Status WriteAll(int descriptor, std::vector<iovec> pieces, int64_t offset) {
-  return Transfer(std::move(pieces), offset, [descriptor](const iovec* from, int count, off_t at) {
-    return pwritev(descriptor, from, count, at);
-  });
+  return Transfer("write", std::move(pieces), offset,
+                  [descriptor](const iovec* from, int count, off_t at) {
+                    return pwritev(descriptor, from, count, at);
+                  });
 }
 
 absl::Status ReadAll(int descriptor, std::vector<iovec> pieces, int64_t offset) {
-  return Transfer(std::move(pieces), offset, [descriptor](const iovec* to, int count, off_t at) {
-    return preadv(descriptor, to, count, at);
-  });
+  return Transfer("read", std::move(pieces), offset,
+                  [descriptor](const iovec* to, int count, off_t at) {
+                    return preadv(descriptor, to, count, at);
+                  });
 }
 
 // Another user could read or change what lies in a file of theirs, or in one that they reach by
@@ -99,6 +103,11 @@ absl::Status CheckOwnFile(absl::string_view path, const struct stat& about) {
         absl::StrCat(path, ": the file has ", about.st_nlink, " names (hard links), expected one"));
   }
   return absl::OkStatus();
+}
+
+// The file system, the user's quota or the process's limit has no room for a write.
+bool IsFull(const absl::Status& written) {
+  return absl::IsResourceExhausted(written) || absl::IsOutOfRange(written);
 }
 
 iovec Piece(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
@@ -200,9 +209,12 @@ absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Open(const BlockFileOption
   if (fstat(descriptor, &about) != 0) return file->Fault("fstat");
   RETURN_IF_ERROR(CheckOwnFile(options.path, about));
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return file->Fault("flock");
     return absl::FailedPreconditionError(
         absl::StrCat(options.path, ": another process uses this file"));
   }
+  // The process that had it may have changed its size.
+  if (fstat(descriptor, &about) != 0) return file->Fault("fstat");
   // A file that was there may be open to others.
   if (fchmod(descriptor, S_IRUSR | S_IWUSR) != 0) return file->Fault("fchmod");
   const std::string header = file->Header();
@@ -212,6 +224,9 @@ absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Open(const BlockFileOption
   }
   std::string found(static_cast<size_t>(kPageBytes), '\0');
   const absl::Status read = ReadAll(descriptor, {Piece(found.data(), found.size())}, 0);
+  // Blocks that cannot be read now are not of other contents: they stay.
+  if (!read.ok() && !absl::IsOutOfRange(read))
+    return absl::Status(read.code(), absl::StrCat(options.path, ": ", read.message()));
   std::string wanted = header;
   wanted.resize(static_cast<size_t>(kPageBytes), '\0');
   if (read.ok() && found == wanted && about.st_size == file->SlotAt(slots)) {
@@ -233,7 +248,7 @@ absl::Status BlockFile::Create() {
   std::string header = Header();
   header.resize(static_cast<size_t>(kPageBytes), '\0');
   RETURN_IF_ERROR(WriteAll(descriptor_, {Piece(header.data(), header.size())}, 0));
-  for (int64_t slot = slots_ - 1; slot >= 0; --slot) free_.push_back(slot);
+  for (int64_t slot = slots_ - 1; slot >= 0; --slot) holes_.push_back(slot);
   return absl::OkStatus();
 }
 
@@ -245,7 +260,7 @@ absl::Status BlockFile::ReadEntries() {
   for (int64_t slot = slots_ - 1; slot >= 0; --slot) {
     const Entry& entry = entries[static_cast<size_t>(slot)];
     const bool whole = entry.order > 0 && entry.Own() == entry.own_checksum;
-    if (!whole || !by_order.try_emplace(entry.order, slot).second) free_.push_back(slot);
+    if (!whole || !by_order.try_emplace(entry.order, slot).second) holes_.push_back(slot);
   }
   for (const auto& [order, slot] : by_order) {
     const Entry& entry = entries[static_cast<size_t>(slot)];
@@ -277,6 +292,13 @@ void BlockFile::Drop(const kv::BlockHash& hash) {
 
 std::optional<int64_t> BlockFile::TakeSlot(const kv::BlockHash& parent,
                                            std::vector<kv::BlockHash>& removed) {
+  const bool may_take_hole = saves_without_holes_ == 0 || by_hash_.empty();
+  if (free_.empty() && !holes_.empty() && may_take_hole) {
+    const int64_t hole = holes_.back();
+    holes_.pop_back();
+    return hole;
+  }
+  if (saves_without_holes_ > 0) --saves_without_holes_;
   if (free_.empty()) {
     const std::optional<kv::BlockHash> goes = order_.ToRemoveFor(parent);
     if (!goes.has_value()) return std::nullopt;
@@ -288,11 +310,25 @@ std::optional<int64_t> BlockFile::TakeSlot(const kv::BlockHash& parent,
   return slot;
 }
 
+absl::Status BlockFile::WriteSlot(int64_t slot, const std::vector<iovec>& pieces,
+                                  const Entry& entry) {
+  RETURN_IF_ERROR(Write({pieces}, SlotAt(slot)));
+  return WriteEntry(slot, entry);
+}
+
+void BlockFile::GiveUpHoles(int64_t slot) {
+  // What was written of the slot gives its room back, if the file system can do that.
+  if (descriptor_ >= 0)
+    fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, SlotAt(slot), slot_bytes_);
+  holes_.push_back(slot);
+  saves_without_holes_ = kSavesWithoutHoles;
+}
+
 absl::Status BlockFile::Save(const kv::BlockHash& hash, const kv::BlockHash& parent,
                              absl::Span<const absl::Span<const std::byte>> pieces,
                              std::vector<kv::BlockHash>& removed) {
   if (by_hash_.contains(hash)) return absl::OkStatus();
-  const std::optional<int64_t> slot = TakeSlot(parent, removed);
+  std::optional<int64_t> slot = TakeSlot(parent, removed);
   if (!slot.has_value()) return absl::OkStatus();
   Checksum checksum(hash);
   std::vector<iovec> from;
@@ -307,10 +343,14 @@ absl::Status BlockFile::Save(const kv::BlockHash& hash, const kv::BlockHash& par
               .parent_high = parent.high,
               .parent_low = parent.low};
   entry.own_checksum = entry.Own();
-  absl::Status written = Write({std::move(from)}, SlotAt(*slot));
-  if (written.ok()) written = WriteEntry(*slot, entry);
+  absl::Status written = WriteSlot(*slot, from, entry);
+  if (IsFull(written)) {
+    GiveUpHoles(*slot);
+    slot = TakeSlot(parent, removed);
+    if (slot.has_value()) written = WriteSlot(*slot, from, entry);
+  }
   if (!written.ok()) {
-    free_.push_back(*slot);
+    if (slot.has_value()) free_.push_back(*slot);
     return absl::Status(written.code(), absl::StrCat(name(), ": ", written.message()));
   }
   by_hash_[hash] = {.slot = *slot, .checksum = entry.checksum};

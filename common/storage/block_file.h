@@ -1,20 +1,24 @@
 // KV blocks in a file of bounded size, found by their hashes. When the file is full, the block
-// unused for longest that no stored block follows makes room. The file outlives its process: the
-// next one finds the blocks again, if it serves the same model with the same numerics. A file
-// without a path is memory of its process, and ends with it.
+// unused for longest that no stored block follows makes room. Slots are holes in the file until
+// they are written; when the file system has no room for another, blocks make room for each other
+// among the slots that were written, and after some saves a hole is tried again. The file outlives
+// its process: the next one finds the blocks again, if it serves the same model with the same
+// numerics. A file without a path is memory of its process, and ends with it.
 //
 //   header     one page: what the blocks are, and how large
 //   entries    one a slot: the block's hash and its parent's, its order, the checksums of the block
 //              and of the entry
 //   slots      one block each, layer after layer
 //
-// A process may die at any moment: an entry is cleared before its slot is overwritten and written
-// after it. What the machine lost (a power failure, a bad disk) is found by its checksum when it is
-// read, is dropped, and then counts as not stored.
+// A process may die at any moment: the entry that counts for a slot is cleared before the slot is
+// overwritten and written after it. What the machine lost (a power failure, a bad disk) is found by
+// its checksum when it is read, is dropped, and then counts as not stored.
 //
 // Thread safety: none; one thread. Owner: BlockTiers.
 // Invariants: one process has the file open at a time; a hash has at most one slot.
 #pragma once
+
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -69,6 +73,7 @@ class BlockFile final : public BlockStore {
   int64_t size() const override { return static_cast<int64_t>(by_hash_.size()); }
 
  private:
+  static constexpr int kSavesWithoutHoles = 256;
   struct Entry;
   struct Stored {
     int64_t slot = 0;
@@ -98,6 +103,10 @@ class BlockFile final : public BlockStore {
   // dropped. nullopt: none does.
   std::optional<int64_t> TakeSlot(const kv::BlockHash& parent, std::vector<kv::BlockHash>& removed);
   void Drop(const kv::BlockHash& hash);
+  // Writes a block and then its entry.
+  absl::Status WriteSlot(int64_t slot, const std::vector<iovec>& pieces, const Entry& entry);
+  // The file system had no room for `slot`, which is free.
+  void GiveUpHoles(int64_t slot);
   int64_t EntryAt(int64_t slot) const;
   int64_t SlotAt(int64_t slot) const;
   absl::Status Fault(absl::string_view what) const;
@@ -109,8 +118,12 @@ class BlockFile final : public BlockStore {
   uint64_t next_order_ = 1;
   // Bound: the slots.
   absl::flat_hash_map<kv::BlockHash, Stored> by_hash_;
-  UseOrder order_;             // of the same blocks
-  std::vector<int64_t> free_;  // used as a stack
+  UseOrder order_;  // of the same blocks
+  // Free slots: those that were written since Open, and others, for which the file system may have
+  // no room. Bound: the slots, both together. Used as stacks.
+  std::vector<int64_t> free_, holes_;
+  // So many more saves take no hole.
+  int saves_without_holes_ = 0;
 };
 
 }  // namespace tandem::storage

@@ -5,9 +5,12 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <deque>
 #include <fstream>
@@ -15,6 +18,18 @@
 #include <random>
 
 #include "tests/testing/status_matchers.h"
+
+// Calls of the system that fail with these errors while they are not 0.
+static int preadv_error = 0, flock_error = 0;
+
+extern "C" ssize_t preadv(int descriptor, const iovec* to, int count, off_t offset) {
+  errno = preadv_error;
+  return preadv_error != 0 ? -1 : syscall(SYS_preadv, descriptor, to, count, offset, 0);
+}
+extern "C" int flock(int descriptor, int operation) {
+  errno = flock_error;
+  return flock_error != 0 ? -1 : static_cast<int>(syscall(SYS_flock, descriptor, operation));
+}
 
 namespace tandem::storage {
 namespace {
@@ -35,6 +50,21 @@ std::vector<std::byte> Bytes(const kv::BlockHash& hash, uint64_t version = 0) {
   for (std::byte& b : bytes) b = static_cast<std::byte>(random());
   return bytes;
 }
+
+// While it lives this process's files have no room beyond so many bytes.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const struct rlimit full = {bytes, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  }
+  ~FileSizeLimit() { EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0); }
+
+ private:
+  struct rlimit before_ = {};
+};
 
 class BlockFileTest : public ::testing::Test {
  protected:
@@ -276,23 +306,57 @@ TEST_F(BlockFileTest, SaysWhatItCannotOpen) {
 }
 
 // A bound on the process's files stands for a full disk.
-TEST_F(BlockFileTest, AFullDiskRefusesBlocksAndKeepsTheOthers) {
+// The file system has room for two blocks. The slots that were written go on being used, and when
+// there is room again the others are, too.
+TEST_F(BlockFileTest, OnAFullDiskBlocksMakeRoomForEachOther) {
   const auto file = Open();
   EXPECT_OK(Save(*file, 1));
   EXPECT_OK(Save(*file, 2));
-  struct rlimit before = {};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  signal(SIGXFSZ, SIG_IGN);
-  const struct rlimit full = {8192 + 2 * 8192 + 100, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
-  const absl::Status refused = Save(*file, 3);
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_FALSE(refused.ok());
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("node.kv"));
+  {
+    const FileSizeLimit full(8192 + 2 * 8192 + 100);
+    for (uint64_t n = 3; n < 400; ++n) {
+      std::vector<kv::BlockHash> removed;
+      ASSERT_OK(Save(*file, n, &removed)) << n;
+      ASSERT_THAT(removed, ElementsAre(Hash(n - 2)));
+      ASSERT_OK(Load(*file, n - 1));
+      ASSERT_OK(Load(*file, n));
+    }
+  }
+  for (uint64_t n = 400; n < 1000; ++n) EXPECT_OK(Save(*file, n));
+  EXPECT_EQ(file->size(), file->slots());
+}
+
+TEST_F(BlockFileTest, AFullDiskWithoutABlockRefuses) {
+  const auto file = Open();
+  {
+    const FileSizeLimit full(8192 + 100);
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status refused = Save(*file, 3);
+      EXPECT_FALSE(refused.ok());
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("node.kv: write: File too large"));
+    }
+  }
   EXPECT_THAT(Load(*file, 3), testing::StatusIs(absl::StatusCode::kNotFound, ::testing::_));
-  EXPECT_OK(Load(*file, 1));
   EXPECT_OK(Save(*file, 3));
   EXPECT_OK(Load(*file, 3));
+}
+
+// A disk that fails for a moment costs no stored block.
+TEST_F(BlockFileTest, AFailedReadAtOpenKeepsTheBlocks) {
+  for (uint64_t n = 1; n <= 4; ++n) EXPECT_OK(Save(*Open(), n));
+  preadv_error = EIO;
+  const auto failed = BlockFile::Open(options_);
+  preadv_error = 0;
+  EXPECT_THAT(std::string(failed.status().message()), HasSubstr("node.kv: read: Input/output"));
+  const auto file = Open();
+  for (uint64_t n = 1; n <= 4; ++n) EXPECT_OK(Load(*file, n));
+}
+
+TEST_F(BlockFileTest, AFileSystemWithoutLocksIsNamedAsSuch) {
+  flock_error = ENOLCK;
+  const auto failed = BlockFile::Open(options_);
+  flock_error = 0;
+  EXPECT_THAT(std::string(failed.status().message()), HasSubstr("node.kv: flock: No locks"));
 }
 
 // Saves, loads, forgets, restarts and damage, against a list in memory.
