@@ -85,8 +85,8 @@ class SendingKeys {
 // Which sequence numbers were seen, of the last kNumbers below the highest one.
 class ReplayWindow {
  public:
-  // More than the frames of a connection that overtake each other: what is in flight between two
-  // nodes is bounded by 16 MiB of each export, in frames of 64 KiB and more.
+  // More than the frames of a connection that overtake each other: 16 MiB are in flight to a peer
+  // at most (KvTransferOptions::peer_bytes_in_flight_max), as much as this many frames of 1 KiB.
   static constexpr uint64_t kNumbers = 16384;
 
   ReplayWindow() : seen_(kNumbers / 64) {}

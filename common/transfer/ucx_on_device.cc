@@ -74,14 +74,14 @@ absl::Status TryPayload(const UcxOptions& options, const BlockRange& range) {
     return absl::ResourceExhaustedError("the trial found no free device slot");
   v1::KvFrame frame;
   frame.mutable_data()->set_payload_checksum(payload->checksum);
-  bool sent = false;
-  sender.transport->Send(peer, frame, payload->bytes, [&](const absl::Status& status) {
-    sent = true;
-    if (!status.ok()) receiver.End(status);
-  });
+  // A send that is given up ends when its transport does, after this function's other objects.
+  const auto sent = std::make_shared<std::optional<absl::Status>>();
+  sender.transport->Send(peer, frame, payload->bytes,
+                         [sent](const absl::Status& status) { *sent = status; });
   const absl::Time give_up = RealClock().Now() + kTrialMax;
-  while (!receiver.result.has_value() || !sent) {
+  while (!receiver.result.has_value() || !sent->has_value()) {
     if (sender.result.has_value()) return *sender.result;
+    if (sent->has_value() && !(*sent)->ok()) return **sent;
     if (RealClock().Now() > give_up)
       return absl::DeadlineExceededError("the trial's payload did not arrive in time");
     sender.transport->Progress();
