@@ -1,7 +1,9 @@
 #include "common/engine/cpu/weight_cache.h"
 
+#include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/aligned_buffer.h"
@@ -16,24 +18,68 @@ std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZe
 
 std::string Digest(absl::string_view text) { return Hex(XXH3_64bits(text.data(), text.size())); }
 
-// A digest of how the backend packs a small matrix of each type. A change of layout or rounding
-// changes the digest, so the code needs no version number.
-std::string PackingDigest(const WeightCacheSubject& subject) {
-  // Neither size is a multiple of any panel, group or vector.
-  constexpr int64_t kRows = 70, kColumns = 331;
-  std::vector<float> rows(kRows * kColumns);
+// The matrix that PackingDigest packs. Neither size is a multiple of any panel, group or vector;
+// rows of kQ4K are whole blocks.
+constexpr int64_t kSampleRows = 70, kSampleColumns = 331;
+constexpr int64_t kSampleBlocks = 2;
+
+uint32_t NextRandom(uint32_t* state) { return *state = *state * 1664525u + 1013904223u; }
+
+std::vector<float> SampleRows() {
+  std::vector<float> rows(kSampleRows * kSampleColumns);
   uint32_t state = 1;
   for (float& value : rows) {
-    state = state * 1664525u + 1013904223u;
-    value = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-34f;
+    value = static_cast<float>(static_cast<int32_t>(NextRandom(&state))) * 0x1p-34f;
   }
+  return rows;
+}
+
+// `count` elements of random bytes.
+template <typename T>
+std::vector<T> SampleBytes(int64_t count) {
+  std::vector<T> elements(static_cast<size_t>(count));
+  std::vector<uint8_t> bytes(elements.size() * sizeof(T));
+  uint32_t state = 1;
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(NextRandom(&state) >> 24);
+  std::memcpy(elements.data(), bytes.data(), bytes.size());
+  return elements;
+}
+
+std::vector<kernels::Q4KBlock> SampleQ4K() {
+  auto blocks = SampleBytes<kernels::Q4KBlock>(kSampleRows * kSampleBlocks);
+  for (kernels::Q4KBlock& block : blocks) {
+    for (uint8_t& scale : block.scales) scale &= 63;
+    for (uint8_t& min : block.mins) min &= 63;
+  }
+  return blocks;
+}
+
+// A digest of how the backend packs a small matrix of each type, kInt4 both from rows and from
+// given groups. A change of layout or rounding changes the digest, so the code needs no version
+// number.
+std::string PackingDigest(const WeightCacheSubject& subject) {
+  const std::vector<float> rows = SampleRows();
+  const auto groups = SampleBytes<kernels::Int4Group>(
+      kSampleRows * ((kSampleColumns + kernels::kInt4GroupSize - 1) / kernels::kInt4GroupSize));
+  const std::vector<kernels::Q4KBlock> blocks = SampleQ4K();
   std::string digests;
+  const auto add = [&](kernels::PackRowsArgs args) {
+    const size_t bytes = subject.backend->packed_bytes(args.shape);
+    AlignedBuffer packed(bytes);
+    args.num_rows = kSampleRows;
+    args.packed = packed.data();
+    subject.backend->pack_rows(args);
+    absl::StrAppend(&digests, Hex(XXH3_64bits(packed.data(), bytes)));
+  };
   for (const kernels::WeightType type : subject.types) {
-    const kernels::MatrixShape shape = {kRows, kColumns, type};
-    AlignedBuffer packed(subject.backend->packed_bytes(shape));
-    subject.backend->pack_rows({shape, 0, kRows, rows.data(), packed.data()});
-    absl::StrAppend(&digests,
-                    Hex(XXH3_64bits(packed.data(), subject.backend->packed_bytes(shape))));
+    if (type == kernels::WeightType::kQ4K) {
+      add({.shape = {kSampleRows, kSampleBlocks * kernels::kQ4KBlockSize, type},
+           .blocks = blocks.data()});
+      continue;
+    }
+    const kernels::MatrixShape shape = {kSampleRows, kSampleColumns, type};
+    add({.shape = shape, .rows = rows.data()});
+    if (type == kernels::WeightType::kInt4) add({.shape = shape, .groups = groups.data()});
   }
   return Digest(digests);
 }

@@ -22,6 +22,7 @@
 #include "common/engine/cpu/model_weights.h"
 #include "tests/testing/models.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/unit/model/gguf_builder.h"
 
 namespace tandem::engine {
 namespace {
@@ -223,30 +224,87 @@ class ModelCacheTest : public WeightCacheTest {
     EXPECT_EQ(a.TypeNames(), b.TypeNames());
   }
 
+  static std::vector<const kernels::Backend*> Backends() {
+    std::vector<const kernels::Backend*> backends;
+    for (const kernels::IsaClass isa : {kernels::IsaClass::kRef, kernels::IsaClass::kAvx2,
+                                        kernels::IsaClass::kAvx512, kernels::IsaClass::kAvx512Bf16,
+                                        kernels::IsaClass::kAmx, kernels::IsaClass::kAmxEmulated}) {
+      const kernels::Backend* backend = kernels::FindBackend(isa);
+      if (backend != nullptr) backends.push_back(backend);
+    }
+    return backends;
+  }
+
+  // That a load writes one file, the next one maps it, and both give the bytes of packing.
+  void ExpectKept(WeightFormat format, const kernels::Backend& backend) {
+    const auto packed = Load(format, "off", backend);
+    ASSERT_OK(packed->status());
+    EXPECT_EQ(packed->mapped_bytes(), 0);
+    const auto first = Load(format, cache_, backend);
+    EXPECT_EQ(CacheFiles(), ++files_);
+    const auto second = Load(format, cache_, backend);
+    EXPECT_EQ(CacheFiles(), files_);
+    EXPECT_EQ(second->mapped_bytes(), second->bytes());
+    ExpectSame(*packed, *first, backend);
+    ExpectSame(*packed, *second, backend);
+  }
+
+  // ggml's number of a type, and the bytes of a block of it.
+  struct BlockType {
+    uint32_t number;
+    uint64_t weights, bytes;
+  };
+  static constexpr BlockType kQ40 = {2, 32, 18}, kQ4K = {12, 256, 144};
+  // `weights` random ones, with small scales.
+  void SetBlocks(const BlockType& type, uint64_t weights, testing::GgufBuilder::Tensor* tensor) {
+    tensor->type = type.number;
+    tensor->data.resize(weights / type.weights * type.bytes);
+    for (char& byte : tensor->data) byte = static_cast<char>(random_());
+    for (size_t block = 0; block < tensor->data.size(); block += type.bytes) {
+      // The high bytes of a scale in fp16, and of Q4_K's minimum after it.
+      tensor->data[block + 1] = 0x11;
+      if (type.number == kQ4K.number) tensor->data[block + 3] = 0x11;
+    }
+  }
+
   const std::string model_, cache_;
+  int64_t files_ = 0;
   std::unique_ptr<model::Checkpoint> checkpoint_;
 };
 
 TEST_F(ModelCacheTest, GivesTheSameBytesAsPackingForEveryFormatAndClass) {
-  int64_t files = 0;
-  for (const kernels::IsaClass isa :
-       {kernels::IsaClass::kRef, kernels::IsaClass::kAvx2, kernels::IsaClass::kAvx512,
-        kernels::IsaClass::kAvx512Bf16, kernels::IsaClass::kAmx, kernels::IsaClass::kAmxEmulated}) {
-    const kernels::Backend* backend = kernels::FindBackend(isa);
-    if (backend == nullptr) continue;
+  for (const kernels::Backend* backend : Backends()) {
     for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8,
                                       WeightFormat::kInt4, WeightFormat::kAsStored}) {
-      const auto packed = Load(format, "off", *backend);
-      EXPECT_EQ(packed->mapped_bytes(), 0);
-      const auto first = Load(format, cache_, *backend);
-      EXPECT_EQ(CacheFiles(), ++files);
-      const auto second = Load(format, cache_, *backend);
-      EXPECT_EQ(CacheFiles(), files);
-      EXPECT_EQ(second->mapped_bytes(), second->bytes());
-      ExpectSame(*packed, *first, *backend);
-      ExpectSame(*packed, *second, *backend);
+      ExpectKept(format, *backend);
     }
   }
+}
+
+// A layer whose matrices are stored as Q4_K and Q4_0, with random bits.
+TEST_F(ModelCacheTest, KeepsBlocksAsTheyAreStored) {
+  testing::GgufBuilder b = testing::TinyLlama();
+  b.Uint32("llama.embedding_length", 256).Uint32("llama.feed_forward_length", 256);
+  for (testing::GgufBuilder::Tensor& tensor : b.tensors) {
+    const bool is_matrix = tensor.dimensions.size() > 1;
+    tensor.dimensions = {256};
+    if (is_matrix) tensor.dimensions.push_back(256);
+  }
+  b.Find("token_embd.weight").dimensions = {256, 6};
+  b.Find("blk.0.attn_k.weight").dimensions = b.Find("blk.0.attn_v.weight").dimensions = {256, 128};
+  for (testing::GgufBuilder::Tensor& tensor : b.tensors) {
+    const uint64_t rows = tensor.dimensions.size() > 1 ? tensor.dimensions[1] : 1;
+    tensor.data.assign(256 * rows * sizeof(float), '\0');
+    if (tensor.name.find("blk.0.") != 0 || rows == 1) continue;
+    const bool q4k = tensor.name.find("ffn_down") == std::string::npos;
+    SetBlocks(q4k ? kQ4K : kQ40, 256 * rows, &tensor);
+  }
+  std::ofstream(model_, std::ios::binary) << b.Build();
+  ASSERT_OK_AND_ASSIGN(checkpoint_, model::Checkpoint::Open(model_));
+  for (const kernels::Backend* backend : Backends()) {
+    ExpectKept(WeightFormat::kAsStored, *backend);
+  }
+  EXPECT_EQ(Load(WeightFormat::kAsStored, cache_)->TypeNames(), "stored-int4+int8+q4k");
 }
 
 // Each stage counts its tasks up to all of them, whichever threads run them.
