@@ -7,15 +7,6 @@
 namespace tandem::engine {
 namespace {
 
-bool SameRope(const model::LayerConfig& a, const model::LayerConfig& b) {
-  const model::RopeScaling &x = a.rope_scaling, &y = b.rope_scaling;
-  return a.rope_theta == b.rope_theta && x.kind == y.kind && x.factor == y.factor &&
-         x.low_freq_factor == y.low_freq_factor && x.high_freq_factor == y.high_freq_factor &&
-         x.original_context == y.original_context && x.attention_factor == y.attention_factor &&
-         x.beta_fast == y.beta_fast && x.beta_slow == y.beta_slow &&
-         x.frequency_factors == y.frequency_factors;
-}
-
 RopeTable MakeTable(const model::LayerConfig& layer, int32_t head_dim, int64_t context_tokens) {
   const std::vector<double> frequencies = model::RopeInverseFrequencies(layer, head_dim);
   const double magnitude = layer.rope_scaling.kind == model::RopeScaling::Kind::kYarn
@@ -40,7 +31,7 @@ RopeTables::RopeTables(const model::ModelConfig& config, int64_t context_tokens)
   std::vector<const model::LayerConfig*> distinct;
   for (const model::LayerConfig& layer : config.layers) {
     size_t table = 0;
-    while (table < distinct.size() && !SameRope(*distinct[table], layer)) ++table;
+    while (table < distinct.size() && !model::SameRope(*distinct[table], layer)) ++table;
     if (table == distinct.size()) {
       distinct.push_back(&layer);
       tables_.push_back(MakeTable(layer, config.head_dim, context_tokens));

@@ -13,6 +13,7 @@
 #include "common/model/architecture/registry.h"
 #include "common/model/hf_quantization.h"
 #include "common/model/json_reading.h"
+#include "common/model/rope_frequencies.h"
 
 namespace tandem::model {
 namespace {
@@ -116,6 +117,32 @@ struct RopeKeys {
   absl::string_view part;
   double default_theta;
 };
+
+// Refuses rope_scaling beside rope_parameters unless it means the same. transformers 5 takes it in
+// place of rope_parameters, and model cards say to add it to files that may have both.
+// `layer`: what rope_parameters says.
+absl::Status CheckOldScaling(const JsonMembers& members, const RopeKeys& keys,
+                             int32_t context_tokens, const LayerConfig& layer) {
+  if (keys.scaling_key.empty()) return absl::OkStatus();
+  const json* scaling = members.Find(keys.scaling_key);
+  if (scaling == nullptr || !scaling->is_object() || scaling->empty()) return absl::OkStatus();
+  if (!keys.part.empty()) {
+    const json* part = JsonMembers(*scaling).Find(keys.part);
+    if (part != nullptr && part->is_object()) scaling = part;
+  }
+  const JsonMembers old(*scaling);
+  ASSIGN_OR_RETURN(const auto theta, old.Number("rope_theta"));
+  ASSIGN_OR_RETURN(const auto common_theta, members.Number(keys.theta_key));
+  LayerConfig other;
+  other.rope_theta = theta.value_or(common_theta.value_or(layer.rope_theta));
+  ASSIGN_OR_RETURN(other.rope_scaling, ReadScaling(old, context_tokens));
+  if (SameRope(layer, other)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("keys \"", keys.scaling_key,
+                   "\" and \"rope_parameters\" differ, expected one of them, or both to mean the "
+                   "same"));
+}
+
 absl::Status ReadRope(const JsonMembers& members, const RopeKeys& keys, int32_t context_tokens,
                       LayerConfig& layer) {
   ASSIGN_OR_RETURN(const auto old_theta, members.Number(keys.theta_key));
@@ -124,6 +151,7 @@ absl::Status ReadRope(const JsonMembers& members, const RopeKeys& keys, int32_t 
   if (rope != nullptr && rope->is_object() && !keys.part.empty()) {
     rope = JsonMembers(*rope).Find(keys.part);
   }
+  const bool is_new = rope != nullptr;
   if (rope == nullptr && !keys.scaling_key.empty()) rope = members.Find(keys.scaling_key);
   if (rope == nullptr) return absl::OkStatus();
   if (!rope->is_object()) {
@@ -134,7 +162,7 @@ absl::Status ReadRope(const JsonMembers& members, const RopeKeys& keys, int32_t 
   ASSIGN_OR_RETURN(const auto theta, parameters.Number("rope_theta"));
   layer.rope_theta = theta.value_or(layer.rope_theta);
   ASSIGN_OR_RETURN(layer.rope_scaling, ReadScaling(parameters, context_tokens));
-  return absl::OkStatus();
+  return is_new ? CheckOldScaling(members, keys, context_tokens, layer) : absl::OkStatus();
 }
 
 // YaRN extends a model beyond the positions of its first training, which max_position_embeddings

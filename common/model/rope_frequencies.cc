@@ -73,4 +73,13 @@ std::vector<double> RopeInverseFrequencies(const LayerConfig& layer, int32_t hea
   return frequencies;
 }
 
+bool SameRope(const LayerConfig& a, const LayerConfig& b) {
+  const RopeScaling &x = a.rope_scaling, &y = b.rope_scaling;
+  return a.rope_theta == b.rope_theta && x.kind == y.kind && x.factor == y.factor &&
+         x.low_freq_factor == y.low_freq_factor && x.high_freq_factor == y.high_freq_factor &&
+         x.original_context == y.original_context && x.attention_factor == y.attention_factor &&
+         x.beta_fast == y.beta_fast && x.beta_slow == y.beta_slow &&
+         x.frequency_factors == y.frequency_factors;
+}
+
 }  // namespace tandem::model

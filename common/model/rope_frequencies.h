@@ -16,4 +16,7 @@ namespace tandem::model {
 // and sines and is left to the caller. REQUIRES: head_dim is even and positive.
 std::vector<double> RopeInverseFrequencies(const LayerConfig& layer, int32_t head_dim);
 
+// Whether both layers have the same theta and scaling, hence the same cosines and sines.
+bool SameRope(const LayerConfig& a, const LayerConfig& b);
+
 }  // namespace tandem::model

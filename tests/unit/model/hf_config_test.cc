@@ -18,6 +18,7 @@ using nlohmann::json;
 using ::tandem::testing::GoldenPath;
 using ::tandem::testing::ReadFileOrEmpty;
 using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
@@ -147,6 +148,44 @@ TEST(HfConfigTest, YarnExtendsTheContext) {
   config["rope_scaling"] = {{"type", "yarn"}, {"factor", 1e300}};
   EXPECT_THAT(ParseHuggingFaceConfig(config.dump()).status(),
               StatusIs(kInvalid, HasSubstr("the context length")));
+}
+
+// transformers 5 writes rope_parameters; model cards say to add rope_scaling.
+TEST(HfConfigTest, BothSpellingsAtOnceMustMeanTheSame) {
+  const auto status = [](const json& config) {
+    return ParseHuggingFaceConfig(config.dump()).status();
+  };
+  const auto differs = StatusIs(
+      kInvalid, AllOf(HasSubstr("\"rope_scaling\""), HasSubstr("\"rope_parameters\" differ")));
+  json config = Tiny("llama3");
+  config["rope_scaling"] = config["rope_parameters"];
+  EXPECT_EQ(Parse(config).layers[0].rope_scaling.factor, 8.0);
+  config["rope_scaling"].erase("rope_theta");
+  EXPECT_EQ(Parse(config).layers[0].rope_theta, 500000.0);
+  config["rope_theta"] = 10000.0;
+  EXPECT_THAT(status(config), differs) << "transformers 5 takes this theta";
+  config.erase("rope_theta");
+  for (const json& nothing : {json(nullptr), json::object()}) {
+    config["rope_scaling"] = nothing;
+    EXPECT_EQ(Parse(config).layers[0].rope_scaling.kind, RopeScaling::Kind::kLlama3);
+  }
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_THAT(status(config), differs);
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  EXPECT_THAT(status(config), differs);
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  EXPECT_THAT(status(config), differs);
+  config.erase("rope_parameters");
+  EXPECT_EQ(Parse(config).layers[0].rope_scaling.kind, RopeScaling::Kind::kYarn);
+
+  // Gemma's rope_scaling is that of its global layers.
+  json gemma = Tiny("gemma3");
+  gemma["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  EXPECT_EQ(Parse(gemma).layers[5].rope_scaling.factor, 8.0);
+  gemma["rope_scaling"]["factor"] = 4.0;
+  EXPECT_THAT(status(gemma), differs);
+  gemma["rope_scaling"] = gemma["rope_parameters"];
+  EXPECT_EQ(Parse(gemma).layers[5].rope_scaling.factor, 8.0);
 }
 
 // A member set to a value, and the error that must follow.
