@@ -7,7 +7,8 @@
 //     their group and groups into the row's total.
 //   - few blocks (a long sequence that generates alone): a task takes one (block of rows, KV head,
 //     partition). Records (m, l, o) go to scratch, and a second round of tasks merges them in the
-//     same order, by the same groups.
+//     same order, by the same groups. Where scratch has no room for the records (attention_plan.h),
+//     tasks are as above.
 // Bound by FMAs for prompts, by bytes of K and V for generation.
 // Measured on a Zen 4 EPYC, one thread, 512 rows at the end of 2048 tokens: AVX-512 78-101 GFLOP/s
 // of 117, AVX2 70-93; on a Xeon with AMX 311-352, where FP32 FMA had 101-113.
@@ -312,13 +313,14 @@ void Attention(const AttentionArgs& args, const ParallelFor& parallel) {
 
   const int32_t kv_heads = args.layer.shape.num_kv_heads;
   const int64_t tasks = static_cast<int64_t>(call.num_blocks) * kv_heads;
-  if (!SplitsPartitions(tasks, parallel.num_workers)) {
+  const int64_t records_bytes =
+      call.num_records * call.plan.record_floats * static_cast<int64_t>(sizeof(float));
+  const bool records_fit = used + records_bytes <= static_cast<int64_t>(args.scratch_bytes);
+  if (!records_fit || !SplitsPartitions(tasks, parallel.num_workers)) {
     ListTasks(&call, parallel.num_workers);
     parallel(call.tasks.num_tasks, [&](int64_t task, int worker) { RunWhole(call, task, worker); });
     return;
   }
-  used += call.num_records * call.plan.record_floats * static_cast<int64_t>(sizeof(float));
-  KERNEL_REQUIRE(used <= static_cast<int64_t>(args.scratch_bytes));
   parallel(call.num_split_tasks, [&](int64_t task, int worker) { RunSplit(call, task, worker); });
   parallel(tasks, [&](int64_t task, int) {
     MergeRecords(call, call.blocks[task / kv_heads], static_cast<int32_t>(task % kv_heads));

@@ -38,6 +38,10 @@ constexpr int64_t kStreamFloats = 32;
 // Floats beside `head_dim` in the record of one partition of one query vector: m, l, padding.
 constexpr int64_t kRecordExtra = 16;
 
+// Scratch holds at most this many bytes of records, or those of one row at the full context if they
+// are more. A call with more records does not split partitions.
+constexpr int64_t kRecordsBytesMax = int64_t{256} << 20;
+
 struct AttentionPlan {
   int64_t heads_per_kv = 0;
   int64_t rows_per_block = 0;

@@ -37,7 +37,9 @@ size_t AttentionScratchBytes(const AttentionLimits& limits) {
     const int64_t block_rows = most_blocks * plan.rows_per_block;
     const int64_t rows = block_rows < limits.max_rows ? block_rows : limits.max_rows;
     const int64_t partitions = limits.max_context_tokens / kPartitionTokens + 2;
-    bytes += rows * limits.num_heads * partitions * plan.record_floats * 4;
+    const int64_t row_bytes = limits.num_heads * partitions * plan.record_floats * 4;
+    const int64_t most = row_bytes < kRecordsBytesMax ? kRecordsBytesMax : row_bytes;
+    bytes += rows * row_bytes < most ? rows * row_bytes : most;
   }
   return static_cast<size_t>(RoundUpTo64(bytes));
 }

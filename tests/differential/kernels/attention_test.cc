@@ -210,6 +210,35 @@ TEST_P(AttentionTest, ThreadsAndSplitPartitionsDoNotChangeBits) {
   }
 }
 
+// Scratch for the records of two partitions, where five to seven have some: such calls are not
+// split.
+TEST_P(AttentionTest, ScratchWithoutRoomForRecordsDoesNotChangeBits) {
+  for (int trial = 0; trial < 6; ++trial) {
+    AttentionShape shape = RandomShape();
+    shape.sliding_window = 0;
+    std::vector<SequenceData> data;
+    const int32_t length = static_cast<int32_t>(Uniform(1100, 1600));
+    data.push_back(RandomSequence(shape, length));
+    PagedCache cache(shape.kv, {length}, &generator_);
+    RunBatch(*backend_, shape, data, {{0, 0, length - 20}}, &cache, {});
+    for (const int32_t rows : {1, 20}) {
+      const std::vector<Chunk> last = {{0, length - rows, length}};
+      const Floats expected = RunBatch(*backend_, shape, data, last, &cache, {});
+      for (int count : {2, 16}) {
+        Threads threads(count);
+        const auto run = [&](int32_t scratch_context) {
+          return RunBatch(*backend_, shape, data, last, &cache, threads.parallel(), nullptr,
+                          scratch_context);
+        };
+        const std::string what = std::to_string(rows) + " rows, " + std::to_string(count) +
+                                 " threads, " + Describe(shape, length);
+        ExpectSameBits(run(0), expected, "with records, " + what);
+        ExpectSameBits(run(1), expected, "without records, " + what);
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, PlacementBlockSizeAndClassDoNotChangeBits) {
   for (int trial = 0; trial < 6; ++trial) {
     AttentionShape shape = RandomShape();
@@ -269,6 +298,24 @@ TEST_P(AttentionTest, TokensBehindTheWindowMayHoldAnything) {
   WriteRows(*backend_, behind, &cache, {});
   const Floats tail = RunBatch(*backend_, shape, data, {{0, 590, 600}}, &cache, {});
   ExpectSameBits(tail.data(), expected.data() + 590 * 256, tail.size(), "rows 590 to 599");
+}
+
+// Llama 3.1 8B's heads. The rest of scratch takes less than 16 MiB here.
+TEST(AttentionScratchTest, RecordsAreBounded) {
+  constexpr size_t kMost = (size_t{256} + 16) << 20;
+  const auto bytes = [](int32_t rows, int32_t context, int workers) {
+    return AttentionScratchBytes({32, {8, 128, 32}, rows, context, workers});
+  };
+  // Records of 144 floats for 32 heads, in each partition and two more.
+  const auto row_bytes = [](size_t context) { return (context / 256 + 2) * 32 * 144 * 4; };
+  for (const int32_t context : {4096, 131072, 1 << 20}) {
+    for (const int workers : {2, 64, 128}) EXPECT_LE(bytes(512, context, workers), kMost);
+    // One row of any context splits on many threads.
+    EXPECT_GE(bytes(1, context, 64), row_bytes(static_cast<size_t>(context)));
+  }
+  EXPECT_GE(bytes(1, 1 << 22, 64), row_bytes(1 << 22));
+  EXPECT_LE(bytes(512, 1 << 22, 64), row_bytes(1 << 22) + (16 << 20));
+  EXPECT_GT(bytes(512, 4096, 64), bytes(1, 4096, 64)) << "small ones grow with the rows";
 }
 
 }  // namespace

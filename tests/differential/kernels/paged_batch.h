@@ -104,15 +104,17 @@ inline void WriteRows(const Backend& backend, const BatchRows& batch, PagedCache
 
 // Writes the chunks' K and V and attends with their rows, as one batch; returns
 // [rows][heads·head_dim] in the chunks' order. Scratch and output start poisoned.
+// `scratch_context`: the tokens that scratch is made for; 0: as many as the batch has.
 inline Floats RunBatch(const Backend& backend, const AttentionShape& shape,
                        const std::vector<SequenceData>& data, const std::vector<Chunk>& chunks,
-                       PagedCache* cache, const ParallelFor& parallel,
-                       uint16_t* out_bf16 = nullptr) {
+                       PagedCache* cache, const ParallelFor& parallel, uint16_t* out_bf16 = nullptr,
+                       int32_t scratch_context = 0) {
   const BatchRows batch(shape, data, chunks, cache);
   WriteRows(backend, batch, cache, parallel);
   Floats out(static_cast<size_t>(batch.rows) * batch.q_size);
   const size_t scratch_bytes = AttentionScratchBytes(
-      {shape.num_heads, shape.kv, std::max(batch.rows, 1), batch.context, parallel.num_workers});
+      {shape.num_heads, shape.kv, std::max(batch.rows, 1),
+       scratch_context == 0 ? batch.context : scratch_context, parallel.num_workers});
   Floats scratch(scratch_bytes / sizeof(float));
   AttentionArgs args;
   args.q = batch.q.data();
