@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/model/model_config.h"
 
 namespace tandem::engine {
@@ -14,6 +15,13 @@ struct RopeTable {
   std::vector<float> cos;  // [context_tokens][head_dim / 2]
   std::vector<float> sin;  // [context_tokens][head_dim / 2]
 };
+
+// The most bytes of all tables of a model.
+inline constexpr int64_t kRopeTableBytesMax = int64_t{16} << 30;
+
+// Whether the tables of that many positions take at most kRopeTableBytesMax and half of the
+// machine's memory. Errors: kInvalidArgument naming both sizes and the largest --context-tokens.
+absl::Status CheckRopeTables(const model::ModelConfig& config, int64_t context_tokens);
 
 class RopeTables {
  public:

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/engine/rope_table.h"
 
 namespace tandem::engine {
 namespace {
@@ -105,6 +106,8 @@ absl::Status CheckOptions(const model::ModelConfig& config, const CpuEngineOptio
         "context_tokens is ", options.context_tokens, " (--context-tokens), expected at most ",
         config.context_tokens, ", the model's context, or 0 for it"));
   }
+  RETURN_IF_ERROR(CheckRopeTables(
+      config, options.context_tokens == 0 ? config.context_tokens : options.context_tokens));
   if (config.hidden_size % 2 != 0 || config.ffn_size % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrCat("the checkpoint's hidden size is ",
                                                    config.hidden_size, " and its ffn size ",

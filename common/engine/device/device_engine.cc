@@ -18,6 +18,7 @@
 #include "common/engine/device/device_partial_attention.h"
 #include "common/engine/device/device_sampler.h"
 #include "common/engine/profile_step.h"
+#include "common/engine/rope_table.h"
 #include "common/engine/slice_check.h"
 #include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
@@ -58,6 +59,8 @@ absl::Status CheckOptions(const model::ModelConfig& config, const DeviceEngineOp
         "context_tokens is ", options.context_tokens, " (--context-tokens), expected at most ",
         config.context_tokens, ", the model's context, or 0 for it"));
   }
+  RETURN_IF_ERROR(CheckRopeTables(
+      config, options.context_tokens == 0 ? config.context_tokens : options.context_tokens));
   if (!(options.memory_fraction > 0 && options.memory_fraction <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory_fraction is ", options.memory_fraction, ", expected (0, 1]"));
