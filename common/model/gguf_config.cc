@@ -105,6 +105,26 @@ absl::Status RefuseUnsupported(const GgufFile& file, const Hyperparameters& para
   return absl::OkStatus();
 }
 
+// Refuses YaRN parameters that converters write and the tables do not take, unless they have their
+// defaults. -1 stands for an unset factor.
+absl::Status RefuseUnsupportedYarn(const Hyperparameters& parameters, bool is_yarn) {
+  struct Parameter {
+    absl::string_view name;
+    double otherwise;
+    bool may_be_unset;
+  };
+  for (const auto& [name, otherwise, may_be_unset] :
+       {Parameter{"rope.scaling.yarn_ext_factor", is_yarn ? 1.0 : 0.0, true},
+        Parameter{"rope.scaling.yarn_attn_factor", 1.0, true},
+        Parameter{"rope.scaling.yarn_log_multiplier", 0.0, false}}) {
+    ASSIGN_OR_RETURN(const double value, parameters.FloatOr(name, otherwise));
+    if (value == otherwise || (may_be_unset && value == -1.0)) continue;
+    return absl::UnimplementedError(absl::StrCat("metadata key ", parameters.Key(name), " = ",
+                                                 value, "; only ", otherwise, " is supported"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const Hyperparameters& parameters,
                                             int32_t context_tokens) {
   RopeScaling scaling;
@@ -114,6 +134,7 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const Hyperpar
   ASSIGN_OR_RETURN(const double linear, parameters.FloatOr("rope.scale_linear", 1.0));
   ASSIGN_OR_RETURN(scaling.factor, parameters.FloatOr("rope.scaling.factor", linear));
   const std::string kind = type.value_or(scaling.factor == 1.0 ? "none" : "linear");
+  RETURN_IF_ERROR(RefuseUnsupportedYarn(parameters, kind == "yarn"));
   if (kind == "linear") {
     scaling.kind = RopeScaling::Kind::kLinear;
   } else if (kind == "yarn") {

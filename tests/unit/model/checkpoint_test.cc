@@ -116,6 +116,25 @@ TEST(CheckpointTest, RopeFactorsComeFromTheFile) {
   EXPECT_EQ(scaling.frequency_factors[3], 8.0f);
 }
 
+// TinyLlama with YaRN of factor 4.
+GgufBuilder& YarnLlama(GgufBuilder& b) {
+  b.String("llama.rope.scaling.type", "yarn").Float("llama.rope.scaling.factor", 4.0f);
+  return b.Uint32("llama.rope.scaling.original_context_length", 16);
+}
+
+TEST(CheckpointTest, YarnParametersMayHaveTheirDefaults) {
+  for (const float unset : {1.0f, -1.0f}) {
+    GgufBuilder b = TinyLlama();
+    YarnLlama(b).Float("llama.rope.scaling.yarn_log_multiplier", 0.0f);
+    b.Float("llama.rope.scaling.yarn_ext_factor", unset);
+    b.Float("llama.rope.scaling.yarn_attn_factor", unset);
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Checkpoint> checkpoint, Open(b));
+    const RopeScaling& scaling = checkpoint->config().layers[0].rope_scaling;
+    EXPECT_EQ(scaling.kind, RopeScaling::Kind::kYarn);
+    EXPECT_DOUBLE_EQ(scaling.attention_factor, 0.1 * std::log(4.0) + 1);
+  }
+}
+
 // What a change to a valid checkpoint must be answered with.
 struct Damage {
   const char* name;
@@ -164,6 +183,20 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"RopeScaling",
                [](GgufBuilder& b) { b.String("llama.rope.scaling.type", "longrope"); },
                kUnimplemented, "longrope"},
+        Damage{
+            "YarnExtrapolation",
+            [](GgufBuilder& b) { YarnLlama(b).Float("llama.rope.scaling.yarn_ext_factor", 0.5f); },
+            kUnimplemented, "rope.scaling.yarn_ext_factor = 0.5; only 1 is supported"},
+        Damage{"YarnAttention",
+               [](GgufBuilder& b) {
+                 YarnLlama(b).Float("llama.rope.scaling.yarn_attn_factor", 1.25f);
+               },
+               kUnimplemented, "rope.scaling.yarn_attn_factor = 1.25; only 1 is supported"},
+        Damage{"YarnLogarithm",
+               [](GgufBuilder& b) {
+                 YarnLlama(b).Float("llama.rope.scaling.yarn_log_multiplier", 0.125f);
+               },
+               kUnimplemented, "rope.scaling.yarn_log_multiplier = 0.125; only 0 is supported"},
         Damage{"NoEps", [](GgufBuilder& b) { b.Remove("llama.attention.layer_norm_rms_epsilon"); },
                kInvalid, "epsilon is 0"},
         Damage{"LayersDiffer",
