@@ -119,4 +119,7 @@ def references(compose):
             host = re.match(r"--routers=([^:]+):", word)
             if host and host[1] not in compose["services"]:
                 found.append(f"{name} joins {host[1]}, which is no service")
+            # Compose stops a service before those that it depends on.
+            elif host and name not in compose["services"][host[1]].get("depends_on", {}):
+                found.append(f"{host[1]} does not depend on {name}, so a stop ends the node first")
     return found

@@ -57,12 +57,26 @@ def gives_up(unit_text):
     return "Restart= without StartLimitIntervalSec=0" if restarts and not unlimited else ""
 
 
+def stops_too_soon(unit_name, unit_text):
+    """Why a stop of all units would end a node while a router's answers need it; "" if it does not.
+
+    systemd stops units in the reverse of the order in which it starts them."""
+    is_node = "-node@" in unit_name
+    before = re.search(r"^Before=tandem-router.service$", unit_text, re.MULTILINE)
+    return "a node without Before=tandem-router.service" if is_node and not before else ""
+
+
 def mistakes(systemd_analyze, units, binaries, folder):
     """One line for each mistake in the files `units`."""
     found = []
     for unit in units:
         text = unit.read_text(encoding="utf-8")
-        for said in (verify(systemd_analyze, unit, binaries, folder), refused_command(unit, binaries), gives_up(text)):
+        for said in (
+            verify(systemd_analyze, unit, binaries, folder),
+            refused_command(unit, binaries),
+            gives_up(text),
+            stops_too_soon(unit.name, text),
+        ):
             if said:
                 found.append(f"{unit.name}: {said}")
     return found

@@ -103,7 +103,7 @@ inside journalctl -u tandem-decode-node@1 | grep -q " drained" || fail "a stoppe
 [ "$(ask)" = "$answer" ] || fail "no answer after a decode node was stopped"
 echo "a stopped node drained"
 
-inside systemctl stop 'tandem-*'
+inside systemctl stop tandem-router 'tandem-*'
 for unit in tandem-router tandem-prefill-node@0 tandem-decode-node@0; do
   [ "$(inside systemctl show -p Result --value $unit)" = success ] || fail "$unit did not end cleanly"
 done
