@@ -299,6 +299,10 @@ def check_package(context):
         found = packages.mistakes(package, folder, libraries)
         if not packages.mistakes(package, Path(folder) / "planted", libraries | {"libplanted"}):
             found.append("a missing dependency was not found")
+    listed = (context.source / "scripts/packages.txt").read_text(encoding="utf-8")
+    found += packages.uninstalled(listed)
+    if not packages.uninstalled(listed.replace("\nfile\n", "\n")):
+        found.append("a list of packages without file was accepted")
     print("\n".join(found))
     return not found
 

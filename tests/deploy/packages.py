@@ -41,9 +41,24 @@ def output_of(command):
     return result.returncode, result.stdout
 
 
+# What makes the package. CPack asks `file` which files are programs.
+MAKERS = ("cpack", "dpkg-deb", "dpkg-shlibdeps", "file")
+
+
+def uninstalled(listed):
+    """One line for each program that makes the package and that scripts/packages.txt, whose text is
+    `listed`, does not install."""
+    installed = image_packages.with_dependencies(re.findall(r"^([a-z0-9][^\s#]*)", listed, re.MULTILINE))
+    return [
+        f"scripts/packages.txt installs no {name}"
+        for name in MAKERS
+        if image_packages.owner_of(tools.program(name)) not in installed
+    ]
+
+
 def make(build, folder):
     """Makes the Debian package in `folder`; returns its path."""
-    for tool in ("cpack", "dpkg-deb", "dpkg-shlibdeps"):
+    for tool in MAKERS:
         tools.program(tool)
     status, said = output_of(["cpack", "--config", build / "CPackConfig.cmake", "-B", folder])
     packages = list(Path(folder).glob("*.deb"))
