@@ -192,7 +192,7 @@ def workloads(text, yaml):
     return objects, pods
 
 
-def printed_secrets(context, folder, yaml):
+def printed_secrets(context, folder, yaml, *options):
     """name → data of the Secrets that secrets.sh prints."""
     environment = {
         **os.environ,
@@ -200,7 +200,7 @@ def printed_secrets(context, folder, yaml):
         "KUBECTL": str(tools.kubectl(context.build).resolve()),
     }
     result = subprocess.run(
-        [str(context.source / "deploy/kustomize/secrets.sh"), str(folder), "tandem"],
+        [str(context.source / "deploy/kustomize/secrets.sh"), *options, str(folder), "tandem"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -230,6 +230,9 @@ def check_secrets(context):
     with tempfile.TemporaryDirectory() as folder:
         first = printed_secrets(context, folder, yaml)
         again = printed_secrets(context, folder, yaml)
+        without = printed_secrets(context, folder, yaml, "--no-certificates")
+    if without != {name: first[name] for name in ("tandem-fleet", "tandem-keys")}:
+        found.append(f"secrets.sh --no-certificates prints {sorted(without)}, or others than before")
     if first["tandem-fleet"] != again["tandem-fleet"] or first["tandem-keys"] != again["tandem-keys"]:
         found.append("a second run of secrets.sh draws another secret or other keys")
     if first["tandem-router-tls"]["tls.crt"] == again["tandem-router-tls"]["tls.crt"]:
