@@ -29,7 +29,11 @@ for tool in cmake ninja patchelf strip ldd xz; do
   command -v "$tool" >/dev/null || fail "$tool not found: scripts/install_packages.sh installs it"
 done
 [ -e "$build/build.ninja" ] || cmake --preset release -B "$build" -DTANDEM_CUDA=ON
-grep -q '^TANDEM_CUDA:.*=OFF' "$build/CMakeCache.txt" && fail "$build was configured without CUDA"
+# AUTO builds no kernels where nvcc is not found, and SKIP none at all.
+if grep -qE '^TANDEM_CUDA:.*=(OFF|SKIP)$' "$build/CMakeCache.txt" ||
+  ! grep '^TANDEM_NVCC:' "$build/CMakeCache.txt" | grep -qv 'NOTFOUND$'; then
+  fail "$build was configured without CUDA: expected a folder of cmake --preset release -DTANDEM_CUDA=ON"
+fi
 ninja -C "$build" "${suites[@]}" tandem
 
 rm -rf "$bundle" "$archive"
