@@ -23,16 +23,25 @@ fail() {
   exit 1
 }
 
-# Memory this process may still use, in KiB: the machine's, or its control group's if that is less.
+# Memory this process may still use, in KiB: the machine's, or what the limit of its control group,
+# or of one around that, leaves if that is less.
 available_kib() {
-  local available limit used
+  local available limit used cache left group root=/sys/fs/cgroup
   available=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
-  limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
-  if [ "$limit" != max ]; then
-    used=$(cat /sys/fs/cgroup/memory.current)
-    limit=$(((limit - used) / 1024))
-    [ "$limit" -lt "$available" ] && available=$limit
-  fi
+  group=$(sed -n 's/^0:://p' /proc/self/cgroup 2>/dev/null || true)
+  group=${group%/}
+  while true; do
+    limit=$(cat "$root$group/memory.max" 2>/dev/null || echo max)
+    if [ "$limit" != max ]; then
+      used=$(cat "$root$group/memory.current")
+      # Files that were read count as used until something else needs the memory.
+      cache=$(awk '$1 == "inactive_file" {print $2}' "$root$group/memory.stat" 2>/dev/null || true)
+      left=$(((limit - used + ${cache:-0}) / 1024))
+      [ "$left" -ge "$available" ] || available=$left
+    fi
+    [ -n "$group" ] || break
+    group=${group%/*}
+  done
   echo "$available"
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Goal: build.sh compiles CUDA kernels exactly where they are asked for, and shows how far it is.
+"""Goal: build.sh compiles CUDA kernels exactly where they are asked for, starts as many compilers as fit the memory, and
+shows how far it is.
 
 Runs the real scripts in a scratch tree where cmake and ninja are stand-ins that record what they get.
 """
@@ -101,6 +102,45 @@ class BuildTest(unittest.TestCase):
         done = self.build("--binaries", "unit_base", TANDEM_JOBS="3")
         self.assertIn("-j 3 tandem tandem-router tandem-prefill-node tandem-decode-node unit_base", done.stdout)
         self.assertNotIn("[1/2]", done.stdout)
+
+    def jobs_in(self, group, **limits):
+        """The jobs on a machine with 64 GiB in the control group `group`; limits: group → (max, current, cache) in
+        GiB; `root` and other names without their slashes."""
+        script = self.tree / "scripts/build.sh"
+        text = (ROOT / "scripts/build.sh").read_text(encoding="utf-8")
+        for path in ("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup"):
+            self.assertIn(path, text)
+            text = text.replace(path, f"{self.tree}{path}")
+        script.write_text(text, encoding="utf-8")
+        groups = self.tree / "sys/fs/cgroup"
+        shutil.rmtree(groups, ignore_errors=True)
+        (self.tree / "proc/self").mkdir(parents=True, exist_ok=True)
+        (self.tree / "proc/meminfo").write_text(f"MemAvailable: {64 << 20} kB\n", encoding="utf-8")
+        (self.tree / "proc/self/cgroup").write_text(f"0::{group}\n", encoding="utf-8")
+        for name, (most, current, cache) in limits.items():
+            folder = groups / {"root": ".", "outer": "outer", "inner": "outer/inner"}[name]
+            folder.mkdir(parents=True, exist_ok=True)
+            most = most if most == "max" else most << 30
+            for file, value in (("max", most), ("current", current << 30), ("stat", f"inactive_file {cache << 30}")):
+                (folder / f"memory.{file}").write_text(f"{value}\n", encoding="utf-8")
+        nproc = self.tree / "bin/nproc"
+        nproc.write_text("#!/bin/sh\necho 64\n", encoding="utf-8")
+        nproc.chmod(0o755)
+        done = self.build(TANDEM_JOBS="")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return int(done.stdout.split(" jobs")[0].split()[-1])
+
+    def test_jobs_fit_the_memory_of_the_control_group(self):
+        self.assertEqual(self.jobs_in("/"), 42)
+        self.assertEqual(self.jobs_in("/", root=(15, 3, 0)), 8)
+        # What caches files is free for the asking.
+        self.assertEqual(self.jobs_in("/", root=(15, 12, 9)), 8)
+        # The group's own limit and those around it count.
+        self.assertEqual(self.jobs_in("/outer/inner", inner=(6, 0, 0)), 4)
+        self.assertEqual(self.jobs_in("/outer/inner", outer=(15, 3, 0), inner=("max", 0, 0)), 8)
+        self.assertEqual(self.jobs_in("/outer/inner", outer=(9, 0, 0), inner=(30, 0, 0)), 6)
+        # A group that is seen from within another one has no folder here.
+        self.assertEqual(self.jobs_in("/elsewhere/inner", root=(15, 3, 0)), 8)
 
     def test_failures_are_shown_whole(self):
         done = self.build(FAILING_NINJA="1")
