@@ -326,6 +326,7 @@ def check_compose(context):
         ("--transport", "--transpot", "transpot"),
         ("router:50052", "roter:50052", "roter"),
         ("- models:", "- modles:", "modles"),
+        ("- --weight-cache=off", "- --weight-cache=auto", "decode-1 can keep packed weights nowhere"),
         ("      decode-1:\n        condition: service_started\n", "", "router does not depend on decode-1"),
     ):
         if not any(expected in said for said in mistakes(text.replace(before, after))):
@@ -359,6 +360,7 @@ def check_checker(context):
         ("- --config", "- --confg", "--confg"),
         ("TANDEM_DECODE_NODE_ID", "TANDEM_DECODE_NODE_IDD", "TANDEM_DECODE_NODE_IDD"),
         ("port: 50061", "port: 50069", "50069"),
+        ("weight-cache: 'off'", "weight-cache: auto", "can keep packed weights nowhere"),
     )
     programs = flag_check.example_programs(list(yaml.safe_load_all(text)), yaml)
     true_mistakes = flag_check.mistakes(list(yaml.safe_load_all(text)), programs, yaml)

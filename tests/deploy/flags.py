@@ -6,7 +6,7 @@ import subprocess
 PROGRAMS = ("tandem-router", "tandem-prefill-node", "tandem-decode-node")
 
 # Read by every program, without being a field of a configuration.
-COMMON_ENVIRONMENT = {"TANDEM_MODELS"}
+COMMON_ENVIRONMENT = {"TANDEM_MODELS", "XDG_CACHE_HOME"}
 
 # Flags of every program, beside its fields.
 COMMON_FLAGS = {"config", "help", "version", "print-config"}
@@ -54,12 +54,24 @@ def configuration(pod, objects, yaml):
     return {}
 
 
+def packed_weights_mistakes(container, values, program):
+    """Whether a node tries to keep packed weights where it cannot write, and warns of it at each start."""
+    if not program.name.endswith("-node"):
+        return
+    models = [mount for mount in container.get("volumeMounts", ()) if mount["mountPath"] == "/models"]
+    read_only = any(mount.get("readOnly") for mount in models)
+    has_cache = any(variable["name"] == "XDG_CACHE_HOME" for variable in container.get("env", ()))
+    if read_only and not has_cache and values.get("weight-cache") != "off":
+        yield f"{program.name} can keep packed weights nowhere and has no weight-cache: 'off'"
+
+
 def container_mistakes(container, values, program):
     """Wrong flags, environment variables, keys and ports of one container."""
     for argument in container.get("args", ()):
         flag = re.match(r"--([a-z0-9-]+)", str(argument))
         if flag and flag.group(1) not in program.flags | COMMON_FLAGS:
             yield f"{program.name} has no flag --{flag.group(1)}"
+    yield from packed_weights_mistakes(container, values, program)
     known = program.environment() | COMMON_ENVIRONMENT
     for variable in container.get("env", ()):
         if variable["name"] not in known:

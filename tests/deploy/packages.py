@@ -118,7 +118,8 @@ def refused(where, words, binaries):
 
 
 def references(compose):
-    """One line for each service, volume and secret that a compose file names and does not define."""
+    """One line for each service, volume and secret that a compose file names and does not define, and for each node
+    that a stop of all ends too soon or that warns at its start."""
     found = []
     for name, service in compose["services"].items():
         for other in service.get("depends_on", {}):
@@ -127,6 +128,10 @@ def references(compose):
         for volume in service.get("volumes", []):
             if volume.split(":")[0] not in compose["volumes"]:
                 found.append(f"{name} mounts {volume}, which is no volume")
+        words = service.get("command", [""])
+        reads_only = "models:/models:ro" in service.get("volumes", [])
+        if words[0].endswith("-node") and reads_only and "--weight-cache=off" not in words:
+            found.append(f"{name} can keep packed weights nowhere and has no --weight-cache=off")
         for secret in service.get("secrets", []):
             if secret not in compose["secrets"]:
                 found.append(f"{name} reads the secret {secret}, which is none")
