@@ -20,8 +20,8 @@ struct ProcessorShare {
 // cores of one memory node, and nodes alternate between memory nodes. Where a memory node has eight
 // cores or more, one of them belongs to no share: routers and the threads that move messages run
 // there. Nodes get processors of their own only if every share has four cores, some core belongs to
-// no share, and no control group limits the time. Otherwise the kernel places all threads, and a
-// node has as many threads as there are cores.
+// no share, and no control group limits the time. Otherwise the kernel places all threads, and
+// each node has an equal part of DefaultComputeThreads, and one thread at least.
 ProcessorShare ShareOf(const Processors& processors, int index, int nodes);
 
 }  // namespace tandem::cli
