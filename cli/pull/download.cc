@@ -249,6 +249,8 @@ class CurlDownloader final : public Downloader {
     int64_t from = 0;      // the first byte of the file
     std::string if_range;  // empty: that range of any file
     FileVersion unless;    // of a file that is not wanted
+    // Whether the server may answer 304, that it has no other file than `unless`.
+    bool is_conditional() const { return !unless.etag.empty() || !unless.last_modified.empty(); }
   };
 
   static absl::Status TooLarge(const std::string& url, int64_t bytes_max) {
@@ -301,7 +303,7 @@ class CurlDownloader final : public Downloader {
     wait = reply.retry_after;
     const bool written = sink.Close();
     gained = sink.have() > asked.from;
-    if (reply.status == 304) {
+    if (reply.status == 304 && asked.is_conditional()) {
       unchanged = true;
       sink.Discard();
       return absl::OkStatus();
@@ -438,6 +440,10 @@ class CurlDownloader final : public Downloader {
       return absl::InvalidArgumentError(absl::StrCat(url, ": the server answered ", status));
     if (status >= 400)
       return absl::UnavailableError(absl::StrCat(url, ": the server answered ", status));
+    if (code == CURLE_OK && status != 200 && status != 206) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(url, ": the server answered ", status, ", expected 200 or 206"));
+    }
     if (code == CURLE_OK) return absl::OkStatus();
     if (code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL)
       return absl::FailedPreconditionError(absl::StrCat(url, ": ", curl_easy_strerror(code)));

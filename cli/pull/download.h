@@ -59,7 +59,8 @@ class Downloader {
   virtual absl::StatusOr<std::string> FetchText(const std::string& url, int64_t bytes_max) = 0;
   // Brings `file` to PartOf(path). Errors name the URL: kNotFound; kPermissionDenied for 401 and
   // 403, naming what to do; kDataLoss when what arrived is not what was promised;
-  // kResourceExhausted for too large a file; kCancelled when `wait` said so; kUnavailable
+  // kResourceExhausted for too large a file; kCancelled when `wait` said so; kInvalidArgument for
+  // another answer without the file, such as 304 to a call that had no `here`; kUnavailable
   // otherwise.
   virtual absl::StatusOr<FetchedFile> Fetch(const RemoteFile& file, const std::string& path,
                                             const Progress& on_progress) = 0;

@@ -15,7 +15,7 @@ class Hub:
         self.lfs = lfs
         self.listed = {}          # name to what the list says of it instead
         self.extra_siblings = []  # further entries of the list
-        self.statuses = []        # answered first, one for each request: (status, headers)
+        self.statuses = []        # answered first, one for each request: (status, headers); None: as else
         self.break_after = []     # bytes of a file after which the connection ends, one for each request
         self.ranges = True
         self.checks_if_range = True
@@ -67,7 +67,8 @@ class Hub:
                     hub.asked.set()
                     status = hub.statuses.pop(0) if hub.statuses else None
                 if status:
-                    return self.reply(status[0], b"no", status[1])
+                    # These have no body.
+                    return self.reply(status[0], b"" if status[0] in (204, 304) else b"no", status[1])
                 if hub.token and self.headers["authorization"] != f"Bearer {hub.token}":
                     return self.reply(401, b"no")
                 if self.path.startswith("/api/models/org/name/revision/"):

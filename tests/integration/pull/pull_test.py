@@ -350,6 +350,22 @@ class Pull(unittest.TestCase):
         self.hub.extra_siblings = [{"rfilename": "model-2.safetensors", "size": 3, "lfs": {"sha256": "0" * 64}}]
         self.expect_failure(["model-2.safetensors", "404"])
 
+    def test_an_answer_without_a_file_is_not_taken_for_one(self):
+        """As 304, that nothing has changed, to a request that names nothing to compare with."""
+        url = f"{self.hub.url}/a.gguf"
+        self.hub.files["a.gguf"] = contents(5000, 50)
+        for status in (304, 204):
+            for name, before in (("hf:org/name", [None]), (url, [])):
+                self.hub.statuses = before + [(status, [])]
+                self.expect_failure(f"the server answered {status}, expected 200 or 206", name)
+        # The file of an older commit is not current for it.
+        self.assertEqual(self.pull()[0], 0)
+        self.hub.files["config.json"] = b'{"model_type": "gemma"}'
+        self.hub.statuses = [None, (304, [])]
+        self.expect_failure("the server answered 304", models=["hf:org/name"])
+        self.assertEqual(self.pull()[0], 0)
+        self.check()
+
     def test_redirects_without_an_end(self):
         self.hub.file_host = self.hub.url
         self.expect_failure("redirect")
