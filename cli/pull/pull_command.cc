@@ -2,7 +2,10 @@
 // (cli/command_line/commands.h).
 #include <cstdio>
 #include <filesystem>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/command_line/commands.h"
@@ -109,6 +112,21 @@ class ModelsCommand final : public Command {
     const auto bytes = std::filesystem::file_size(path, error);
     return error ? 0 : static_cast<int64_t>(bytes);
   }
+  // What lies beside a model's file because of it: that the script checked its hash, and the
+  // weights that nodes packed.
+  static std::vector<std::string> DerivedFiles(const std::string& path) {
+    namespace fs = std::filesystem;
+    std::vector<std::string> found;
+    const std::string name = fs::path(path).filename().string();
+    std::error_code error;
+    for (fs::directory_iterator it(fs::path(path).parent_path(), error), end; !error && it != end;
+         it.increment(error)) {
+      const std::string other = it->path().filename().string();
+      const bool packed = absl::StartsWith(other, name + ".") && absl::EndsWith(other, ".packed");
+      if (packed || other == name + ".verified") found.push_back(it->path().string());
+    }
+    return found;
+  }
   static void PrintModel(int64_t bytes, const std::string& name, const std::string& path) {
     absl::PrintF("%10s  %s\n            %s\n", BytesText(bytes), name, path);
   }
@@ -117,10 +135,16 @@ class ModelsCommand final : public Command {
                       const std::vector<model::KnownModelFile>& known) const {
     for (const model::KnownModelFile& file : known) {
       if (file.name != remove_) continue;
-      const int64_t bytes = BytesOf(file.path);
-      std::error_code error;
-      std::filesystem::remove(file.path, error);
-      if (error) return absl::UnavailableError(absl::StrCat(file.path, ": ", error.message()));
+      int64_t bytes = 0;
+      // The model goes last: after an error the same command removes the rest.
+      std::vector<std::string> paths = DerivedFiles(file.path);
+      paths.push_back(file.path);
+      for (const std::string& path : paths) {
+        bytes += BytesOf(path);
+        std::error_code error;
+        std::filesystem::remove(path, error);
+        if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
+      }
       absl::PrintF("%s: removed, %s\n", file.name, BytesText(bytes));
       return absl::OkStatus();
     }

@@ -75,10 +75,19 @@ class Pull(unittest.TestCase):
     def test_lists_what_the_script_fetched(self):
         folder = self.folder / "models"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(bytes(2048))
+        name = "SmolLM2-135M-Instruct.Q4_1.gguf"
+        (folder / name).write_bytes(bytes(2048))
+        # What the script and nodes have made of it, and what is another's.
+        for suffix in (".verified", ".cpu-avx2.f32.packed", ".cpu-avx512.f32.packed"):
+            (folder / f"{name}{suffix}").write_bytes(bytes(1024))
+        others = ["another.gguf", f"another-{name}.cpu-avx2.f32.packed", f"{name}.notes"]
+        for other in others:
+            (folder / other).write_bytes(b"kept")
         self.assertEqual([(model["name"], model["bytes"]) for model in self.models()], [("smollm2", 2048)])
         self.assertIn("smollm2", self.tandem("models")[1])
-        self.assertEqual(self.tandem("models", "--remove", "smollm2")[0], 0)
+        code, output = self.tandem("models", "--remove", "smollm2")
+        self.assertEqual((code, output), (0, "smollm2: removed, 5.1 kB\n"))
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), sorted(others))
         self.assertIn("no models; tandem pull brings one", self.tandem("models")[1])
 
     def test_the_needed_files_come(self):
