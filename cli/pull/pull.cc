@@ -34,6 +34,7 @@ class FolderLock {
   static absl::StatusOr<std::unique_ptr<FolderLock>> Take(const std::string& folder) {
     std::error_code error;
     fs::create_directories(folder, error);
+    if (error) return absl::ErrnoToStatus(error.value(), folder);
     const int fd = open(absl::StrCat(folder, "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) return absl::ErrnoToStatus(errno, folder);
     std::unique_ptr<FolderLock> lock(new FolderLock(fd));

@@ -421,6 +421,19 @@ class Pull(unittest.TestCase):
         self.hub.stop()
         self.expect_failure("copy the model's files")
 
+    def test_a_folder_that_cannot_be_written(self):
+        self.folder.chmod(0o555)
+        self.addCleanup(self.folder.chmod, 0o755)
+        # The system's administrator may write it all the same.
+        user = {"user": 65534} if os.geteuid() == 0 else {}
+        try:
+            run = subprocess.run([f"{BUILD}/bin/tandem", "pull", "hf:org/name"], env=self.env, stdin=subprocess.DEVNULL,
+                                 capture_output=True, text=True, timeout=120, **user)
+        except PermissionError:
+            self.skipTest("the build folder is the administrator's alone")
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("Permission denied", run.stderr)
+
     def test_one_pull_at_a_time(self):
         folder = self.folder / "models/hf/org/name/main"
         folder.mkdir(parents=True)
