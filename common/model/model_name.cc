@@ -1,6 +1,9 @@
 #include "common/model/model_name.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -20,15 +23,18 @@ absl::Status Wrong(absl::string_view text, absl::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat("model '", text, "': expected ", expected));
 }
 
-// The host of what follows "http://", without its port.
-absl::string_view HostOf(absl::string_view rest) {
+// Whether what follows "http://" leads to this machine, by whatever port.
+bool IsOnLoopback(absl::string_view rest) {
   const absl::string_view authority = rest.substr(0, rest.find('/'));
-  return absl::StartsWith(authority, "[") ? authority.substr(0, authority.find(']') + 1)
-                                          : authority.substr(0, authority.find(':'));
-}
-
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+  // A name and a password come before an '@', and the host behind it.
+  if (absl::StrContains(authority, '@')) return false;
+  const size_t end = absl::StartsWith(authority, "[")
+                         ? authority.find(']') + 1
+                         : std::min(authority.find(':'), authority.size());
+  const std::string host(authority.substr(0, end));
+  in_addr address;
+  return host == "localhost" || host == "[::1]" ||
+         (absl::StartsWith(host, "127.") && inet_pton(AF_INET, host.c_str(), &address) == 1);
 }
 
 }  // namespace
@@ -53,7 +59,7 @@ absl::StatusOr<ModelName> ParseModelName(absl::string_view text) {
     const bool plain = absl::ConsumePrefix(&rest, kHttp);
     if (!plain && !absl::ConsumePrefix(&rest, kHttps))
       return Wrong(text, "hf:ORG/NAME[@REVISION][:FILE] or https://HOST/PATH.gguf");
-    if (plain && !IsLoopback(HostOf(rest)))
+    if (plain && !IsOnLoopback(rest))
       return Wrong(text, "https: plain http is taken for this machine only");
     const absl::string_view path = rest.substr(0, rest.find_first_of("?#"));
     name.file = std::string(path.substr(path.rfind('/') + 1));

@@ -402,7 +402,9 @@ class Pull(unittest.TestCase):
 
     def test_names_are_checked(self):
         for name in ("org/name", "hf:org", "hf:org/name/more", "hf:../name", "hf:org/na me", "hf:org/name@", "hf:/",
-                     "https://host/model.bin", "ftp://host/a.gguf", "http://example.com/a.gguf", "https://host", ""):
+                     "https://host/model.bin", "ftp://host/a.gguf", "http://example.com/a.gguf", "https://host", "",
+                     "http://127.0.0.1.invalid/a.gguf", "http://127.evil/a.gguf", "http://localhost:x@127.0.0.2/a.gguf",
+                     f"http://127.0.0.1@{self.hub.url.removeprefix('http://')}/a.gguf"):
             with self.subTest(name=name):
                 self.expect_failure("expected", name)
         self.assertEqual(self.hub.seen, [])
