@@ -20,7 +20,7 @@ set(fish_completion share/fish/vendor_completions.d/tandem.fish)
 foreach(shell bash zsh fish)
   install(CODE "
     set(file \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${${shell}_completion}\")
-    execute_process(COMMAND $<TARGET_FILE:tandem> completion ${shell}
+    execute_process(COMMAND \"$<TARGET_FILE:tandem>\" completion ${shell}
                     OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
     file(WRITE \"\${file}\" \"\${text}\")")
 endforeach()
