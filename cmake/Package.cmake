@@ -4,12 +4,30 @@ include(GNUInstallDirs)
 
 install(TARGETS tandem tandem-router tandem-prefill-node tandem-decode-node
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# Units name the programs where they are installed: below /usr in the package.
 file(GLOB units ${CMAKE_SOURCE_DIR}/deploy/systemd/*.service)
-install(FILES ${units} DESTINATION lib/systemd/system)
+foreach(unit ${units})
+  install(CODE "
+    file(READ \"${unit}\" text)
+    string(REPLACE /usr/bin/ \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" text \"\${text}\")
+    get_filename_component(name \"${unit}\" NAME)
+    file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/units/\${name}\" \"\${text}\")
+    file(INSTALL \"${CMAKE_CURRENT_BINARY_DIR}/units/\${name}\"
+         DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system\")")
+endforeach()
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/sysusers.conf DESTINATION lib/sysusers.d
         RENAME tandem.conf)
+# What an operator has changed stays.
 file(GLOB configuration ${CMAKE_SOURCE_DIR}/deploy/systemd/*.yaml)
-install(FILES ${configuration} DESTINATION /etc/tandem)
+foreach(file ${configuration})
+  get_filename_component(name ${file} NAME)
+  install(CODE "
+    if(EXISTS \"\$ENV{DESTDIR}/etc/tandem/${name}\")
+      message(STATUS \"Kept: \$ENV{DESTDIR}/etc/tandem/${name}\")
+    else()
+      file(INSTALL \"${file}\" DESTINATION /etc/tandem)
+    endif()")
+endforeach()
 install(FILES README.md CHANGELOG.md DESTINATION share/doc/tandem)
 install(FILES deploy/systemd/README.md DESTINATION share/doc/tandem RENAME README.services.md)
 install(FILES LICENSE DESTINATION share/doc/tandem RENAME copyright)

@@ -13,7 +13,8 @@ Usage: check.py CHECK --source DIR --build DIR
               in the programs, and every port is one they were told to open
   systemd     systemd reads the units, the programs take the flags and files that the units give them,
               and every mistake planted in a unit is found
-  package     the Debian package has its files, depends on the programs' libraries, and its program runs
+  package     the Debian package has its files, depends on the programs' libraries, and its program runs;
+              `cmake --install` keeps what an operator changed and serves from any prefix
   compose     the programs take the commands that the image and the compose file give them, and what the
               compose file names exists
   libraries   the runtime image installs every shared library that the programs need
@@ -302,6 +303,7 @@ def check_package(context):
         found = packages.mistakes(package, folder, libraries)
         if not packages.mistakes(package, Path(folder) / "planted", libraries | {"libplanted"}):
             found.append("a missing dependency was not found")
+        found += packages.installed_mistakes(context.build.resolve(), folder)
     listed = (context.source / "scripts/packages.txt").read_text(encoding="utf-8")
     found += packages.uninstalled(listed)
     if not packages.uninstalled(listed.replace("\nfile\n", "\n")):

@@ -89,10 +89,44 @@ def mistakes(package, folder, libraries):
     named = {entry.split()[0] for entry in depends[1].split(",")} if depends else set()
     installed = image_packages.with_dependencies(named)
     found += [f"Depends lacks {name}" for name in sorted(libraries - installed)]
+    for unit in sorted((root / "usr/lib/systemd/system").glob("*.service")):
+        found += lost_programs(unit, root)
     status, said = output_of([root / "usr/bin/tandem", "version"])
     if status != 0 or not said.startswith("tandem "):
         found.append(f"the packed tandem version: {said}")
     return found
+
+
+def installed_mistakes(build, folder):
+    """One line for each mistake in what `cmake --install` leaves below a prefix of its own, in `folder`."""
+    # As from a checkout whose path has a space.
+    spaced = Path(folder) / "a checkout"
+    spaced.symlink_to(build)
+    script = Path(folder) / "install.cmake"
+    text = (build / "cmake_install.cmake").read_text(encoding="utf-8")
+    script.write_text(text.replace(f"{build}/", f"{spaced}/"), encoding="utf-8")
+    root, prefix = Path(folder) / "installed", "/opt/tandem"
+    command = ["env", f"DESTDIR={root}", "cmake", f"-DCMAKE_INSTALL_PREFIX={prefix}", "-P", script]
+    changed = root / "etc/tandem/router.yaml"
+    for turn in ("first", "second"):
+        status, said = output_of(command)
+        if status != 0:
+            return [f"the {turn} cmake --install:\n{said}"]
+        if turn == "first":
+            changed.write_text("# an operator's\n", encoding="utf-8")
+    found = []
+    if changed.read_text(encoding="utf-8") != "# an operator's\n":
+        found.append("cmake --install overwrites /etc/tandem/router.yaml")
+    units = sorted((root / prefix[1:] / "lib/systemd/system").glob("*.service"))
+    found += [] if len(units) == 3 else [f"cmake --install leaves the units {units}"]
+    return found + [said for unit in units for said in lost_programs(unit, root)]
+
+
+def lost_programs(unit, root):
+    """One line for each program that a unit starts and that is not below `root`."""
+    for program in re.findall(r"^ExecStart=(.*?) --config ", unit.read_text(encoding="utf-8"), re.MULTILINE):
+        if not (root / program.lstrip("/")).is_file():
+            yield f"{unit.name} starts {program}, which is not installed"
 
 
 def commands(dockerfile, compose):
