@@ -103,8 +103,9 @@ absl::Status AnswerSession::Begin() {
   const bool known = !guided.any() || ConstraintVerdict(guided).has_value();
   absl::Status status =
       known ? Submit(std::move(input), front_end_) : SubmitLater(std::move(input), front_end_);
-  // Otherwise the strand has the session, and with it audit_.
-  if (!status.ok() && audit_ != nullptr) audit_->SetResult(status);
+  if (status.ok()) return status;  // the strand has the session, and with it audit_
+  over_ = true;                    // there is nothing to cancel
+  if (audit_ != nullptr) audit_->SetResult(status);
   return status;
 }
 
@@ -139,7 +140,7 @@ absl::Status AnswerSession::Submit(RequestInput input, LoadShedder::FrontEndKind
   if (deps_.inbox.TryPushLow(SubmitRequest{std::move(input), shared_from_this(), place}))
     return absl::OkStatus();
   deps_.shedder.OnRejected();
-  return absl::ResourceExhaustedError("the router's inbox is full: try again");
+  return InboxFull();
 }
 
 absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Arrival& arrival,

@@ -59,4 +59,9 @@ using InboxItem =
     std::variant<SubmitRequest, SessionEnded, NodeRegistered, NodeSpoke, NodeGone, CoreCall>;
 using Inbox = Strand<InboxItem>;
 
+// What a caller gets whose item the inbox did not take: kUnavailable.
+inline absl::Status InboxFull() {
+  return absl::UnavailableError("the router's inbox is full, or the router is shutting down");
+}
+
 }  // namespace tandem::router

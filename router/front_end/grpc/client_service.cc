@@ -10,6 +10,7 @@
 #include "router/core/router_core.h"
 #include "router/front_end/grpc/generate_session.h"
 #include "router/front_end/grpc/parse_request.h"
+#include "router/front_end/inbox.h"
 #include "router/front_end/request_validation.h"
 #include "router/front_end/trace_parent.h"
 
@@ -29,10 +30,6 @@ std::string MetadataOf(const grpc::CallbackServerContext& context, const char* n
 // The cluster's name of the request that a call of `tenant` (null: no keys) names.
 std::string SoughtId(const std::shared_ptr<Tenant>& tenant, const std::string& request_id) {
   return tenant == nullptr ? request_id : tenant->SoughtId(request_id);
-}
-
-absl::Status CoreTakesNone() {
-  return absl::UnavailableError("the router's inbox is full, or the router is shutting down");
 }
 
 }  // namespace
@@ -182,7 +179,7 @@ void ClientService::RunOnCore(UnaryCall& call, std::function<void(RouterCore&, a
                               bool late) {
   CoreCall query{std::move(reply)};
   const bool queued = late ? inbox_.TryPushLow(std::move(query)) : inbox_.TryPush(std::move(query));
-  if (!queued) call.Fail(CoreTakesNone());
+  if (!queued) call.Fail(InboxFull());
 }
 
 // ---- tokens
@@ -267,7 +264,7 @@ void ClientService::GetModel(UnaryCall& call) {
 
 void ClientService::GetStatus(UnaryCall& call) {
   status_.Read(RealClock().Now(), [this, &call](const StatusBoard::Status& status) {
-    if (status == nullptr) return call.Fail(CoreTakesNone());
+    if (status == nullptr) return call.Fail(InboxFull());
     v1::GetStatusResponse response = *status;
     response.mutable_router()->set_requests_refused(deps_.shedder.refused());
     call.Reply(response);

@@ -21,6 +21,7 @@
 #include "router/front_end/http/request_host.h"
 #include "router/front_end/http/response_request.h"
 #include "router/front_end/http/truncate_prompts.h"
+#include "router/front_end/inbox.h"
 #include "router/front_end/long_work.h"
 #include "router/front_end/request_validation.h"
 #include "router/front_end/trace_parent.h"
@@ -310,15 +311,12 @@ HttpHeaders HttpApi::HeadersOf(const Call& call) {
 
 void HttpApi::ReplyWithStatus(const Call& call,
                               std::function<HttpReply(const v1::GetStatusResponse&)> make) {
-  deps_.status.Read(
-      call.now, [this, call, make = std::move(make)](const StatusBoard::Status& status) {
-        call.exchange->Post([this, call, make, status] {
-          Reply(call, status != nullptr
-                          ? make(*status)
-                          : ErrorReply(absl::UnavailableError(
-                                "the router's inbox is full, or the router is shutting down")));
-        });
-      });
+  deps_.status.Read(call.now,
+                    [this, call, make = std::move(make)](const StatusBoard::Status& status) {
+                      call.exchange->Post([this, call, make, status] {
+                        Reply(call, status != nullptr ? make(*status) : ErrorReply(InboxFull()));
+                      });
+                    });
 }
 
 // ---- completions
