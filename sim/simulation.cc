@@ -24,7 +24,7 @@
 namespace tandem::sim {
 namespace {
 
-constexpr absl::Duration kLeaseTime = absl::Milliseconds(600);
+constexpr absl::Duration kDrainTime = absl::Milliseconds(600);  // of what an ended leg held
 constexpr absl::Duration kPrefillDeadline = absl::Milliseconds(1500);
 
 // The nodes that a node owes memory to. What it only keeps for the decode node of a split prompt is
@@ -46,7 +46,6 @@ router::RouterOptions CoreOptions(const Topology& topology) {
   if (topology.router_sequences > 0) options.requests_max = topology.router_sequences;
   options.heartbeat_interval = kHeartbeatInterval;
   options.node_lost_after = absl::Milliseconds(400);
-  options.lease_time = kLeaseTime;
   options.queue_deadline = absl::Seconds(3);
   options.no_node_deadline = absl::Seconds(1);
   options.reserve_deadline = absl::Milliseconds(400);
@@ -338,7 +337,7 @@ SimReport Simulation::Run() {
   CheckProgress(clients_.Unsettled(), world_.now() - last, log_);
   // A fetch whose prompt no leg waits for any more runs to its own deadline, a quarter of its
   // prompt's, and its lease ends after that.
-  world_.RunUntil(world_.now() + kPrefillDeadline / 4 + kLeaseTime);
+  world_.RunUntil(world_.now() + kPrefillDeadline / 4 + kDrainTime);
   // Loans of debtors that are gone expire, those of split prompts are returned, blocks drain.
   if (schedule_.topology.lend_blocks > 0)
     world_.RunUntil(world_.now() + SimLending::kLeaseTime + node::Borrower::kSplitLoansKept +

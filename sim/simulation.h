@@ -1,5 +1,5 @@
 // Runs one schedule: builds a cluster of the production state machines in virtual time, injects the
-// schedule's faults, waits until every client is served and for one more lease time, and reports
+// schedule's faults, waits until every client is served and what was held has drained, and reports
 // what the checkers found. A schedule always gives the same run.
 // Thread safety: a function; independent calls may run in parallel.
 #pragma once

@@ -35,8 +35,8 @@ absl::StatusOr<std::vector<std::string>> FindLeaks(ChaosCluster& cluster,
   if (absl::IsCancelled(back)) return back;
   if (!back.ok()) return std::vector<std::string>{std::string(back.message())};
   std::vector<std::string> leaks;
-  // All processes are back. One lease time and one router check later nothing is held.
-  const absl::Time deadline = RealClock().Now() + ChaosCluster::kLeaseTime + absl::Seconds(1);
+  // All processes are back.
+  const absl::Time deadline = RealClock().Now() + ChaosCluster::kReleasedWithin;
   std::string held;
   while (!(held = cluster.Holdings()).empty() && RealClock().Now() < deadline)
     if (stopped(absl::Milliseconds(100))) return Interrupted();

@@ -156,7 +156,6 @@ class ChaosClusterImpl final : public ChaosCluster {
     // Silent peers are given up soon, because faults last seconds.
     config.core.heartbeat_interval = absl::Milliseconds(250);
     config.core.node_lost_after = absl::Seconds(1);
-    config.core.lease_time = kLeaseTime;
     config.core.prefill_deadline = absl::Seconds(10);
     config.core.token_deadline = absl::Seconds(5);
     config.common.drain_timeout = kChaosDrainTimeout;

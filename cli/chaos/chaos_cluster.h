@@ -30,8 +30,8 @@ class ChaosCluster {
     // Null: on loopback. Process i of the topology is port i + 1. Outlives the cluster.
     Namespaces* namespaces = nullptr;
   };
-  // The lease time that the processes run with: everything is released this long after its owner.
-  static constexpr absl::Duration kLeaseTime = absl::Seconds(5);
+  // Everything is released within this time after its owner is gone, and routers know it.
+  static constexpr absl::Duration kReleasedWithin = absl::Seconds(6);
 
   // Starts the routers and, once they serve, the nodes.
   static absl::StatusOr<std::unique_ptr<ChaosCluster>> Start(const Options& options);

@@ -41,7 +41,7 @@ struct ChaosFindings {
   // Of the same requests, while nothing failed.
   std::vector<ChaosRequest> calm;
   std::vector<ChaosRequest> requests;
-  std::vector<std::string> leaks;    // still held one lease time after the last request
+  std::vector<std::string> leaks;    // still held ChaosCluster::kReleasedWithin after the end
   std::vector<std::string> crashes;  // processes that ended without a fault, or hang
 };
 

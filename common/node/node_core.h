@@ -63,7 +63,8 @@ class NodeCore {
   virtual v1::NodeRole role() const = 0;
 
   virtual void OnRouterJoined(RouterKey router, absl::Time now) = 0;
-  // The router is gone: its legs are aborted (its leases end within one lease time).
+  // The router is gone: ends its legs now. The blocks of leases that are still open stay
+  // quarantined until LeaseDrained.
   virtual void OnRouterLost(RouterKey router, absl::Time now) = 0;
   // Never fails: a bad command is answered with Refused or LegFailed.
   virtual void OnCommand(RouterKey router, const v1::NodeCommand& command, absl::Time now) = 0;

@@ -206,7 +206,6 @@ absl::StatusOr<v1::Welcome> RouterCore::NodeJoined(NodeKey key,
   welcome.set_router_id(options_.router_id);
   welcome.set_router_incarnation(incarnation_);
   welcome.set_heartbeat_interval_s(absl::ToDoubleSeconds(options_.heartbeat_interval));
-  welcome.set_lease_time_s(absl::ToDoubleSeconds(options_.lease_time));
   return welcome;
 }
 

@@ -24,7 +24,6 @@ struct RouterOptions {
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // A node that sends nothing for this long is lost.
   absl::Duration node_lost_after = absl::Seconds(4);
-  absl::Duration lease_time = absl::Seconds(10);
   // Longest time in kQueued; then kUnavailable or kResourceExhausted.
   absl::Duration queue_deadline = absl::Seconds(60);
   // The same while no decode node has ever joined; then kUnavailable.

@@ -133,9 +133,6 @@ void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
              "The router takes a node for dead when it hears nothing from it for this long, which "
              "is longer than --heartbeat-interval.",
              {.min = absl::Milliseconds(1), .group = "Deadlines"});
-  schema.Add("lease-time", &config.core.lease_time,
-             "How long a lease lives after the last message of its router, sender or client.",
-             {.min = absl::Milliseconds(1), .group = "Deadlines"});
 }
 
 void RegisterModel(config::Schema& schema, RouterConfig& config) {

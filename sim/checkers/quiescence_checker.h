@@ -1,5 +1,5 @@
-// Checks that requests leave nothing behind: one lease time after the last request, every count
-// that requests change has its initial value again.
+// Checks that requests leave nothing behind: some time after the last request, every count that
+// requests change has its initial value again.
 // Thread safety: free functions; the simulation's thread.
 #pragma once
 

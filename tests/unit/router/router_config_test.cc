@@ -25,9 +25,8 @@ absl::Status Parse(const std::string& flag, const std::string& value) {
 }
 
 TEST(RouterConfig, RefusesTimesThatNothingCanKeep) {
-  for (const char* flag :
-       {"queue-deadline", "prefill-deadline", "token-deadline", "heartbeat-interval",
-        "node-lost-after", "lease-time", "overload-interval"}) {
+  for (const char* flag : {"queue-deadline", "prefill-deadline", "token-deadline",
+                           "heartbeat-interval", "node-lost-after", "overload-interval"}) {
     for (const char* value : {"0", "-1s", "999us"})
       EXPECT_THAT(Parse(flag, value), StatusIs(kInvalid, AllOf(HasSubstr(flag), HasSubstr("1ms"))));
     EXPECT_OK(Parse(flag, "1ms"));

@@ -269,7 +269,6 @@ TEST_F(CoreTest, WelcomeAndStatus) {
   EXPECT_EQ(welcome.router_id(), "router-0");
   EXPECT_NE(welcome.router_incarnation(), 0u);
   EXPECT_EQ(welcome.heartbeat_interval_s(), 1);
-  EXPECT_EQ(welcome.lease_time_s(), 10);
   const v1::GetStatusResponse status = core.GetStatus(start + absl::Seconds(7));
   EXPECT_EQ(status.router_id(), "router-0");
   EXPECT_EQ(status.version(), "1.2");

@@ -156,7 +156,7 @@ TEST_F(FleetClientTest, HearsNothingOfRoutersWithoutTheSecret) {
   ExpectRefused(kSecret, [](const std::string& challenge, const v1::Registration& registration,
                             v1::Welcome& welcome) {
     Prove(challenge, registration, welcome);
-    welcome.set_lease_time_s(1e9);
+    welcome.set_heartbeat_interval_s(1e9);
   });
 }
 
