@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +80,11 @@ struct RequestInput {
   // the largest decode node can hold instead of refusing the request.
   bool max_tokens_given = true;
 
+  // Tokens of prompt and answer that a node must be able to hold. Of an answer without a given
+  // limit one: the core lowers the default to what fits.
+  int64_t TokensNeeded() const {
+    return std::ssize(*prompt) + (max_tokens_given ? int64_t{stop->max_tokens} : 1);
+  }
   // How many sequences the request runs at a time.
   int32_t sequences_at_once() const { return beams.has_value() ? beams->width : sequences; }
   // About how many bytes the router holds for the request until it ends: what its sequences share

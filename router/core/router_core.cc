@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -65,12 +66,10 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
         input.stop->max_tokens, ", expected an id and at least 1 of each"));
   if (table_.Contains(input.id))
     return absl::AlreadyExistsError(absl::StrCat("request ", id, " is running"));
-  const auto prompt = static_cast<int64_t>(input.prompt->size());
   if (input.sequences < 1 || input.sequences > kSequencesMax)
     return absl::InvalidArgumentError(absl::StrCat("request ", id, ": ", input.sequences,
                                                    " sequences, expected 1 to ", kSequencesMax));
-  // A default max_tokens is lowered to what fits, so only one token must fit.
-  const int64_t needed = prompt + (input.max_tokens_given ? int64_t{input.stop->max_tokens} : 1);
+  const int64_t needed = input.TokensNeeded();
   if (needed > model_.context_tokens)
     return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
                                                    " tokens, the model's context is ",
@@ -127,12 +126,12 @@ absl::Status RouterCore::CheckShare(const RequestInput& input) const {
 absl::Status RouterCore::CheckCapacity(const RequestInput& input) const {
   const int64_t capacity = fleet_.decode_capacity_tokens();
   if (capacity == 0) return absl::OkStatus();  // no node has joined
-  const auto prompt = static_cast<int64_t>(input.prompt->size());
-  const int64_t needed = prompt + (input.max_tokens_given ? int64_t{input.stop->max_tokens} : 1);
+  const int64_t needed = input.TokensNeeded();
   if (needed > capacity)
     return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
                                                    " tokens of KV, the largest decode node holds ",
                                                    capacity));
+  const int64_t prompt = std::ssize(*input.prompt);
   const int64_t prompt_capacity = fleet_.decode_prompt_capacity_tokens();
   // Placement asks for room for the first token, too.
   if (prompt + 1 > prompt_capacity)
