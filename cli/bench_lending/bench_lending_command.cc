@@ -16,7 +16,7 @@
 #include "common/runtime/stop_signal.h"
 #include "kernels/api/attention.h"
 #include "router/core/request_report.h"
-#include "router/fleet/fleet.h"
+#include "router/fleet/node.h"
 
 namespace tandem::cli {
 namespace {

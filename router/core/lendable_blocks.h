@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "router/fleet/fleet.h"
+#include "router/fleet/node.h"
 
 namespace tandem::router {
 

@@ -1,6 +1,6 @@
 #include "router/fleet/load_order.h"
 
-#include "router/fleet/fleet.h"
+#include "router/fleet/node.h"
 
 namespace tandem::router {
 

@@ -1,6 +1,6 @@
-// What a node's work is predicted to take: implements these members of Node and Fleet
-// (router/fleet/fleet.h). A node says what its steps cost, so every figure may be anything: times
-// are kept finite, and no time is longer than kPriceUsMax.
+// What a node's work is predicted to take: implements these members of Node (router/fleet/node.h)
+// and Fleet (router/fleet/fleet.h). A node says what its steps cost, so every figure may be
+// anything: times are kept finite, and no time is longer than kPriceUsMax.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "router/fleet/room_tree.h"
 
-#include "router/fleet/fleet.h"
+#include "router/fleet/node.h"
 
 namespace tandem::router {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/time/time.h"
 #include "common/request/queue_order.h"
-#include "router/fleet/fleet.h"
+#include "router/fleet/node.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {
