@@ -26,12 +26,13 @@ class LegChooser {
   // Which nodes the leg may run on, beside what the filters say.
   using Admits = absl::FunctionRef<bool(const Node& node)>;
 
-  // `fleet`, `finder` and `random` outlive this. REQUIRES: policy != kAffinity.
+  // `fleet`, `finder` and `random` outlive this.
   LegChooser(PlacementPolicy policy, const Fleet& fleet, const CandidateFinder& finder,
              Random& random)
       : policy_(policy), fleet_(fleet), finder_(finder), random_(random) {}
 
   // nullopt when no node passes the filters and `admits`. `holders`: see CandidateFinder::Find.
+  // REQUIRES: the policy is neither kCost nor kAffinity, which weigh pairs of nodes.
   std::optional<Candidate> Choose(const LegPolicy& filters, const LegNeeds& needs,
                                   absl::Span<const kv::BlockHash> hashes,
                                   absl::Span<const PrefixIndex::Match> holders, Admits admits);

@@ -1,7 +1,6 @@
 // The policy `cost`: implements these members of PairPlacement (router/placement/pair_placement.h).
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "router/placement/pair_placement.h"
 #include "router/placement/stored_tokens.h"
@@ -94,7 +93,15 @@ std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementReques
           std::max<int64_t>(options_.local_prefill_tokens_max,
                             choice->prompt.computed_tokens + choice->decode->node->block_tokens));
   }
-  ExplainCost(request, weighed, placement);
+  const auto add_weighed = [&](v1::PlacementDecision& decision) {
+    for (const CostPlacement::Choice& each : weighed.decodes)
+      CostPlacement::Describe(
+          each, AddWeighed(*each.decode, placement, *decision.mutable_decode_nodes()));
+    for (const CostPlacement::Choice& each : weighed.prefills)
+      CostPlacement::Describe(
+          each, AddWeighed(*each.prefill, placement, *decision.mutable_prefill_nodes()));
+  };
+  Explain(request, add_weighed, placement);
   return std::nullopt;
 }
 
@@ -110,29 +117,6 @@ std::optional<PairPlacement::PrefillPlace> PairPlacement::PrefillByCost(
   const auto choice = by_cost_.Choose(predicted, decodes, prefills, {.pairs_only = true}, weighed);
   if (!choice.has_value()) return std::nullopt;
   return PrefillPlace{choice->prefill->node->key, choice->prefill->cached_tokens};
-}
-
-void PairPlacement::ExplainCost(const PlacementRequest& request,
-                                const CostPlacement::Weighed& weighed, Placement& placement) const {
-  if (!options_.explains) return;
-  auto decision = std::make_shared<v1::PlacementDecision>();
-  decision->set_policy(std::string(NameOf(options_.policy)));
-  decision->set_prompt_tokens(request.prompt_tokens);
-  decision->set_local_prefill_tokens_max(placement.local_prefill_tokens_max);
-  const auto add = [&](auto& list, const CostPlacement::Choice& choice, const Candidate& node) {
-    v1::PlacementCandidate& candidate = *list.Add();
-    candidate.set_node_id(node.node->id.value());
-    candidate.set_cached_tokens(node.cached_tokens);
-    candidate.set_host_memory_tokens(node.stored.host);
-    candidate.set_disk_tokens(node.stored.disk);
-    candidate.set_chosen(node.node->key == placement.decode || node.node->key == placement.prefill);
-    CostPlacement::Describe(choice, candidate);
-  };
-  for (const CostPlacement::Choice& choice : weighed.decodes)
-    add(*decision->mutable_decode_nodes(), choice, *choice.decode);
-  for (const CostPlacement::Choice& choice : weighed.prefills)
-    add(*decision->mutable_prefill_nodes(), choice, *choice.prefill);
-  placement.decision = std::move(decision);
 }
 
 }  // namespace tandem::router

@@ -1,14 +1,16 @@
 // Places both legs of a request together: a decode node, and the prefill node that sends it the KV.
-// Placement filters, scores and picks pairs of nodes, not single ones. So a decode node that makes
-// prefill cheap (it holds the prefix, or shares memory with an idle prefill node) wins over one
-// that is only emptier. A pair whose KV transfers fail is left out for a while
-// (Fleet::KvTransferFailed). Without a prefill node that could take the prompt, the decode node
-// computes it (interleaved mode).
+// The policy of --placement chooses them: the pair by predicted times (`cost`, the default:
+// CostPlacement) or by weighted scores (`affinity`: AffinityPlacement), or each leg alone, for
+// comparisons (LegChooser). With pairs, a decode node that makes prefill cheap (it holds the
+// prefix, or shares memory with an idle prefill node) wins over one that is only emptier. A pair
+// whose KV transfers fail is left out for a while (Fleet::KvTransferFailed). Without a prefill node
+// that could take the prompt, the decode node computes it (interleaved mode).
 //
 // Thread safety: none; the core owns it, on the core's strand.
 // Invariants: keeps no state but round robin's; reads the fleet and the index, and draws from
 // `random`.
-// Cost: at most 16 nodes of each role are weighed, however many have joined (CandidateFinder).
+// Cost: of pairs, at most 16 nodes of each role are weighed, however many have joined
+// (CandidateFinder); of legs alone, see LegChooser.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -24,11 +27,11 @@
 #include "common/runtime/random.h"
 #include "router/fleet/fleet.h"
 #include "router/fleet/prefix_index.h"
+#include "router/placement/affinity_placement.h"
 #include "router/placement/candidate_finder.h"
 #include "router/placement/cost_placement.h"
 #include "router/placement/leg_chooser.h"
 #include "router/placement/leg_policy.h"
-#include "router/placement/picker.h"
 #include "router/placement/placement_policy.h"
 #include "tandem/v1/client.pb.h"
 
@@ -119,27 +122,19 @@ class PairPlacement {
   std::optional<PrefillPlace> PlacePrefill(const PlacementRequest& request, NodeKey decode);
 
  private:
-  struct Scored {
-    Candidate candidate;
-    double score = 0;
-  };
-  std::vector<Scored> Candidates(const LegPolicy& policy, const LegNeeds& needs,
-                                 absl::Span<const kv::BlockHash> hashes,
-                                 const PrefixIndex::Matches& holders) const;
-  PrefixIndex::Matches Holders(absl::Span<const kv::BlockHash> hashes) const;
-  // The score of the prefill side of a pair, in [0, 1].
-  double PrefillScore(const Scored& prefill, const Node& decode) const;
-  // The same for all candidates; below 0 for those whose KV transfers to `decode` are in backoff.
-  std::vector<double> PrefillScores(absl::Span<const Scored> prefills, const Node& decode,
-                                    absl::Time now) const;
-  std::optional<PrefillPlace> PickPrefill(absl::Span<const Scored> prefills, const Node& decode,
-                                          absl::Time now) const;
-  // Place and PlacePrefill for the policy `cost`; ExplainCost is their Explain (pair_by_cost.cc).
+  // The policy `affinity` (pair_by_affinity.cc).
+  std::optional<PlacementFailure> PlaceByAffinity(const PlacementRequest& request,
+                                                  Placement& placement);
+  std::optional<PrefillPlace> PrefillByAffinity(const PlacementRequest& request,
+                                                const Node& decode);
+  std::vector<AffinityPlacement::Scored> ScoredCandidates(
+      const LegPolicy& policy, const LegNeeds& needs, absl::Span<const kv::BlockHash> hashes,
+      const PrefixIndex::Matches& holders) const;
+
+  // The policy `cost` (pair_by_cost.cc).
   std::optional<PlacementFailure> PlaceByCost(const PlacementRequest& request,
                                               Placement& placement);
   std::optional<PrefillPlace> PrefillByCost(const PlacementRequest& request, const Node& decode);
-  void ExplainCost(const PlacementRequest& request, const CostPlacement::Weighed& weighed,
-                   Placement& placement) const;
   std::vector<Candidate> CostCandidates(const LegPolicy& policy, const LegNeeds& needs,
                                         absl::Span<const kv::BlockHash> hashes,
                                         const PrefixIndex::Matches& holders) const;
@@ -147,23 +142,30 @@ class PairPlacement {
   static void DropSlow(const PlacementRequest& request, const PredictedTimes& predicted,
                        std::vector<Candidate>& decodes);
   PredictedTimes::Prompt PromptOf(const PlacementRequest& request) const;
-  static LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role);
-  // Place for the policies that choose each leg alone.
+
+  // The policies that choose each leg alone.
   std::optional<PlacementFailure> PlaceApart(const PlacementRequest& request, Placement& placement);
-  std::optional<PrefillPlace> ChoosePrefill(const PlacementRequest& request, const Node& decode,
-                                            const PrefixIndex::Matches& holders);
+  std::optional<PrefillPlace> PrefillApart(const PlacementRequest& request, const Node& decode,
+                                           const PrefixIndex::Matches& holders);
+
+  static LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role);
   // What a new placement needs of a prefill node.
   LegNeeds PrefillNeeds(const PlacementRequest& request) const;
+  PrefixIndex::Matches Holders(absl::Span<const kv::BlockHash> hashes) const;
   // Whether the prefill node that has least to do begins too late for the request.
   bool PrefillNodesBusy(const LegNeeds& needs) const;
   bool ComputesItself(const LegNeeds& needs, const Candidate& decode) const;
   void SetPrefill(const std::optional<PrefillPlace>& prefill, Placement& placement) const;
   PlacementFailure WhyNot(const LegNeeds& needs) const;
-  // Fills placement.decision if Options::explains. `pair_scores`: of `decodes`, in their order.
-  void Explain(const PlacementRequest& request, absl::Span<const Scored> decodes,
-               absl::Span<const double> pair_scores, absl::Span<const Scored> prefills,
-               Placement& placement) const;
 
+  // Fills placement.decision if Options::explains: `add_weighed` adds the nodes that were weighed.
+  // Where it adds none, the chosen ones are told.
+  void Explain(const PlacementRequest& request,
+               absl::FunctionRef<void(v1::PlacementDecision&)> add_weighed,
+               Placement& placement) const;
+  using PlacementCandidates = google::protobuf::RepeatedPtrField<v1::PlacementCandidate>;
+  static v1::PlacementCandidate& AddWeighed(const Candidate& candidate, const Placement& placement,
+                                            PlacementCandidates& list);
   void AddChosen(const Placement& placement, v1::PlacementDecision& decision) const;
 
   const Options options_;
@@ -171,8 +173,10 @@ class PairPlacement {
   const PrefixIndex& index_;
   Random& random_;
   const CandidateFinder finder_;
-  LegChooser chooser_;  // unused with kAffinity and kCost
+  // The policy's one of these chooses.
+  AffinityPlacement by_affinity_;
   CostPlacement by_cost_;
+  LegChooser apart_;
   const LegPolicy decode_policy_ = DecodePolicy();
   const LegPolicy prefill_policy_ = PrefillPolicy();
 };
