@@ -1,6 +1,7 @@
 // The filters and weighted scorers of one kind of leg: which nodes may take it, and how good each
-// of them is. To add a criterion, write a Filter or Scorer in a header of its own and list it in
-// leg_policy.cc.
+// of them is. All policies of --placement use the filters; only `affinity` uses the scorers. To add
+// a criterion, write a Filter or Scorer in a header of its own and list it in leg_policy.cc. A
+// criterion of `cost`, the default, is a term in predicted_times.h instead.
 // Thread safety: values and pure functions.
 #pragma once
 
