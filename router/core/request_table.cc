@@ -1,6 +1,7 @@
 #include "router/core/request_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -235,42 +236,51 @@ void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
 
 void RequestTable::Settle(Serial serial, absl::Time now) {
   ++settled_;
-  Sequence* const found = Find(serial);
-  if (found == nullptr) return;
-  Sequence& sequence = *found;
-  SequenceMachine& machine = *sequence.machine;
-  SequenceGroup& group = *sequence.group;
-  const bool leads = group.leader() == serial;
+  Sequence* const sequence = Find(serial);
+  if (sequence == nullptr) return;
+  SequenceMachine& machine = *sequence->machine;
+  SequenceGroup& group = *sequence->group;
   SequenceMachine::Outcome outcome = machine.Settle(now);
-  CountPlaced(sequence, !machine.done() && machine.state() != SequenceMachine::State::kQueued);
-  const bool prompt_begins = leads && machine.was_placed() && group.computed_tokens() == 0;
-  const auto generated = static_cast<int64_t>(outcome.tokens.size());
-  if (prompt_begins) group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
-  group.CountGenerated(generated);
-  queue_.Charge(group.share().tenant, (prompt_begins ? machine.work().prompt_us : 0) +
-                                          static_cast<double>(generated) * machine.work().token_us);
+  CountPlaced(*sequence, !machine.done() && machine.state() != SequenceMachine::State::kQueued);
+  ChargeTenant(serial, *sequence, std::ssize(outcome.tokens));
   if (!outcome.failure.ok()) return FailGroup(group, WithHint(outcome.failure, now));
   if (outcome.done.has_value())
     outcome.done->decode_leg = {serial, machine.legs().decode().attempt()};
   Emit(group, outcome, machine.input().sequence_index);
   if (group.beams() != nullptr && !group.beams()->failure().ok())
     return FailGroup(group, group.beams()->failure());
-  if (leads && machine.MayBeFollowed()) {
+  if (group.leader() == serial && machine.MayBeFollowed()) {
     group.set_home(machine.home());
     while (!group.held().empty()) Release(group, *group.held().begin(), now);
   }
-  if (machine.done()) {
-    const bool last = group.live().size() == 1;
-    Remove(serial);
-    if (last && group.beams() != nullptr) return AdvanceSearch(group, now);
-    if (last) return DropGroup(group);
-    if (group.held().contains(group.leader())) Release(group, group.leader(), now);
-    return;
-  }
+  if (machine.done()) return EndSequence(serial, group, now);
   const bool queued = machine.state() == SequenceMachine::State::kQueued;
-  CountBlocks(serial, sequence, !queued);
+  CountBlocks(serial, *sequence, !queued);
   if (queued) File(serial);
-  SetDeadline(serial, sequence);
+  SetDeadline(serial, *sequence);
+}
+
+void RequestTable::ChargeTenant(Serial serial, const Sequence& sequence, int64_t generated) {
+  const SequenceMachine& machine = *sequence.machine;
+  SequenceGroup& group = *sequence.group;
+  const bool prompt_begins =
+      group.leader() == serial && machine.was_placed() && group.computed_tokens() == 0;
+  if (prompt_begins) group.CountPrompt(std::ssize(*machine.input().prompt));
+  group.CountGenerated(generated);
+  queue_.Charge(group.share().tenant, (prompt_begins ? machine.work().prompt_us : 0) +
+                                          static_cast<double>(generated) * machine.work().token_us);
+}
+
+void RequestTable::EndSequence(Serial serial, SequenceGroup& group, absl::Time now) {
+  const bool last = group.live().size() == 1;
+  Remove(serial);
+  if (!last) {
+    if (group.held().contains(group.leader())) Release(group, group.leader(), now);
+  } else if (group.beams() != nullptr) {
+    AdvanceSearch(group, now);
+  } else {
+    DropGroup(group);
+  }
 }
 
 void RequestTable::CountPlaced(Sequence& sequence, bool placed) {

@@ -127,6 +127,12 @@ class RequestTable {
   // Emits what the sequence has to say, then files, releases or removes it. Ignores ended ones.
   void Settle(Serial serial, absl::Time now);
   // nullptr when it has ended.
+  // Counts what it has had computed since the last call: its prompt if that begins, and `generated`
+  // tokens.
+  void ChargeTenant(Serial serial, const Sequence& sequence, int64_t generated);
+  // Removes a sequence whose machine is done. The next one of the request leads; after the last one
+  // the beam search goes on, or the request is over.
+  void EndSequence(Serial serial, SequenceGroup& group, absl::Time now);
   Sequence* Find(Serial serial) const {
     const auto it = by_serial_.find(serial);
     return it == by_serial_.end() ? nullptr : it->second;
