@@ -95,10 +95,14 @@ void DecodeLeg::SendNewEpoch(int32_t local_prefill_tokens_max) {
   commands_.Send(state_.node, std::move(command));
 }
 
-void DecodeLeg::End(absl::string_view abort_reason) {
+void DecodeLeg::Abort(absl::string_view reason) {
+  if (state_.live) commands_.SendAbort(state_.node, state_.attempt, reason);
+  Forget();
+}
+
+void DecodeLeg::Forget() {
   if (!state_.live) return;
   EndLocalPrefill();
-  if (!abort_reason.empty()) commands_.SendAbort(state_.node, state_.attempt, abort_reason);
   context_.fleet.DecodeEnded(state_.node, state_.reserved ? 0 : state_.blocks, state_.step_goal);
   if (state_.beyond > 0) context_.fleet.BeyondPoolEnded(state_.node, state_.beyond);
   state_.live = false;

@@ -2,13 +2,13 @@
 // and generates the answer. Keeps the leg's state, what it reserves in the fleet's figures, and
 // sends its commands. SequenceMachine decides what happens; the leg carries it out.
 //
-//   Place ─▶ SendStart ─▶ OnReserved ─▶ OnInstalled ─▶ End
+//   Place ─▶ SendStart ─▶ OnReserved ─▶ OnInstalled ─▶ Abort or Forget
 //                           ▲    │
 //                           └─ SendNewEpoch (another prefill leg fills the same lease)
 //
 // Thread safety: none; a SequenceMachine owns it.
 // Invariants: while live(), the fleet counts the leg once; blocks() are in the fleet's unconfirmed
-// figure from Place until Reserved or End.
+// figure from Place until Reserved, Abort or Forget.
 #pragma once
 
 #include <cstdint>
@@ -59,9 +59,10 @@ class DecodeLeg {
   void ForgetInstalled() { state_.installed = false; }
   // The KV comes from a draining node that retained it.
   void MarkMoved() { state_.moved = true; }
-  // Ends the leg. A reason that is not empty is sent to the node as an abort; an empty one means
-  // that the node knows. Idempotent.
-  void End(absl::string_view abort_reason);
+  // Ends the leg, and tells the node why. Idempotent.
+  void Abort(absl::string_view reason);
+  // Ends the leg without a word to the node, which has ended it itself. Idempotent.
+  void Forget();
 
   // Whether an event that `node` sent is about this leg.
   bool Is(NodeKey node, const v1::Leg& leg) const {
@@ -81,7 +82,7 @@ class DecodeLeg {
   bool reserved() const { return state_.reserved; }
   // The node computes the prompt itself: no prefill leg is needed.
   bool computes_locally() const { return state_.computes_locally; }
-  // The whole prompt's KV lies on the node. Stays set after End.
+  // The whole prompt's KV lies on the node. Stays set after the end.
   bool installed() const { return state_.installed; }
   bool moved() const { return state_.moved; }
   uint64_t lease() const { return state_.lease; }

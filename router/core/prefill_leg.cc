@@ -81,10 +81,13 @@ void PrefillLeg::ReleaseTokens() {
   state_.counted = false;
 }
 
-void PrefillLeg::End(absl::string_view abort_reason) {
+void PrefillLeg::Abort(absl::string_view reason) {
+  if (state_.live) commands_.SendAbort(state_.node, state_.attempt, reason);
+  Forget();
+}
+
+void PrefillLeg::Forget() {
   ReleaseTokens();
-  if (!state_.live) return;
-  if (!abort_reason.empty()) commands_.SendAbort(state_.node, state_.attempt, abort_reason);
   state_.live = false;
 }
 

@@ -3,13 +3,13 @@
 // other, when senders are lost or fail. Keeps the leg's state, the tokens it adds to the fleet's
 // figures, and sends its command. SequenceMachine decides what happens; the leg carries it out.
 //
-//   Clear ─▶ Plan ─▶ Send ─▶ OnFinished ─▶ End
+//   Clear ─▶ Plan ─▶ Send ─▶ OnFinished ─▶ Abort or Forget
 //              ▲               │
-//              └── End, Plan ──┘ (another node is tried)
+//              └─ Abort, Plan ─┘ (another node is tried)
 //
 // Thread safety: none; a SequenceMachine owns it.
-// Invariants: the fleet counts the leg's tokens once, from Plan until OnFinished, ReleaseTokens or
-// End.
+// Invariants: the fleet counts the leg's tokens once, from Plan until OnFinished, ReleaseTokens,
+// Abort or Forget.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,11 @@ class PrefillLeg {
   void OnFinished(const v1::PrefillFinished& finished);
   // Takes the leg's tokens out of the fleet's figures. Idempotent.
   void ReleaseTokens();
-  // Ends the leg, planned or sent. `abort_reason`: see DecodeLeg::End. Idempotent.
-  void End(absl::string_view abort_reason);
+  // Ends the leg, planned or sent; the node of one that was sent is told why. Idempotent.
+  void Abort(absl::string_view reason);
+  // Ends the leg without a word to the node, which has ended it itself or was sent none.
+  // Idempotent.
+  void Forget();
 
   // Whether an event that `node` sent is about this leg.
   bool Is(NodeKey node, const v1::Leg& leg) const {

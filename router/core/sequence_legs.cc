@@ -256,9 +256,9 @@ void SequenceLegs::RecordTransfer(const v1::Installed& installed) {
   context_.fleet.KvTransferDone(prefill_.node(), decode_.node(), installed);
 }
 
-void SequenceLegs::End(absl::string_view reason) {
-  prefill_.End(reason);
-  decode_.End(reason);
+void SequenceLegs::Abort(absl::string_view reason) {
+  prefill_.Abort(reason);
+  decode_.Abort(reason);
   if (retained_.has_value()) commands_.SendAbort(retained_->node, retained_->attempt, reason);
   retained_.reset();
 }

@@ -87,8 +87,8 @@ class SequenceLegs {
   // Adds the KV transfer that filled the decode leg's lease to the fleet's links and the counters.
   // REQUIRES: `installed` is bounded (router/core/leg_report.h).
   void RecordTransfer(const v1::Installed& installed);
-  // Ends both legs and drops what a draining node retained. `reason`: for the nodes, not empty.
-  void End(absl::string_view reason);
+  // Ends both legs and drops what a draining node retained. `reason`: for the nodes.
+  void Abort(absl::string_view reason);
 
  private:
   struct Retained {

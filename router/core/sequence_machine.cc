@@ -204,7 +204,7 @@ void SequenceMachine::OnReserved(const v1::Reserved& reserved, absl::Time now) {
   answer_.steps().OnReserved(now);
   refusals_ = 0;
   if (legs_.decode().computes_locally()) {
-    legs_.prefill().End("");
+    legs_.prefill().Forget();
     Enter(State::kGenerating, now + context_.options.prefill_deadline);
     return;
   }
@@ -215,8 +215,8 @@ void SequenceMachine::OnReserved(const v1::Reserved& reserved, absl::Time now) {
 void SequenceMachine::OnDecodeRefused(const v1::Refused& refused, absl::Time now) {
   if (state_ != State::kReserving) return;
   const absl::Status why = FailureOf(refused.status());
-  legs_.prefill().End("");
-  legs_.decode().End("");
+  legs_.prefill().Forget();
+  legs_.decode().Forget();
   if (why.code() == absl::StatusCode::kInvalidArgument) {
     Fail(why);
     return;
@@ -239,7 +239,10 @@ void SequenceMachine::OnInstalled(const v1::Installed& installed, absl::Time now
   const bool retained_sender = legs_.prefill().retained();
   const bool nobody_scores = answer_.AwaitsScores() && !legs_.decode().computes_locally() &&
                              (still_computes || retained_sender || !legs_.prefill().live());
-  legs_.prefill().End(still_computes ? "another sender filled the lease" : "");
+  if (still_computes)
+    legs_.prefill().Abort("another sender filled the lease");
+  else
+    legs_.prefill().Forget();
   // An earlier sender's last part may have arrived before NewEpoch did.
   if (AwaitsPrefill() || AwaitsNewEpoch())
     Enter(State::kGenerating, now + context_.options.token_deadline);
@@ -309,8 +312,11 @@ void SequenceMachine::CheckEnd(bool decode_leg_ends_itself) {
   if (!answer_.complete() || answer_.ended()) return;
   if (input_.installs_prompt && !legs_.decode().installed()) return;
   answer_.End(answer_.finish());
-  legs_.prefill().End("the answer is complete");
-  legs_.decode().End(decode_leg_ends_itself ? "" : "the answer is complete");
+  legs_.prefill().Abort("the answer is complete");
+  if (decode_leg_ends_itself)
+    legs_.decode().Forget();
+  else
+    legs_.decode().Abort("the answer is complete");
 }
 
 void SequenceMachine::OnLegFinished(const v1::LegFinished& finished, absl::Time now) {
@@ -336,8 +342,8 @@ void SequenceMachine::OnLegFinished(const v1::LegFinished& finished, absl::Time 
     return;
   }
   answer_.End(reason);
-  legs_.prefill().End("the answer is complete");
-  legs_.decode().End("");
+  legs_.prefill().Abort("the answer is complete");
+  legs_.decode().Forget();
 }
 
 void SequenceMachine::OnLegFailed(NodeKey node, const v1::LegFailed& failed, absl::Time now) {
@@ -357,9 +363,9 @@ void SequenceMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now
     context_.fleet.KvTransferFailed(legs_.prefill().node(), legs_.decode().node(), now);
     return RetryPrefill(why, now);
   }
-  legs_.decode().End("");
+  legs_.decode().Forget();
   if (failed.request_at_fault()) {
-    legs_.prefill().End("no node can continue the request");
+    legs_.prefill().Abort("no node can continue the request");
     return Fail(why);
   }
   if (failed.retained()) legs_.RetainDecodeLeg();
@@ -417,11 +423,11 @@ void SequenceMachine::Finish(request::FinishReason reason) {
   const bool open = !answer_.ended() || reason == request::FinishReason::kAborted;
   if (!open || !answer_.failure().ok()) return;
   answer_.End(reason);
-  legs_.End(reason == request::FinishReason::kStop ? "the answer is complete" : "aborted");
+  legs_.Abort(reason == request::FinishReason::kStop ? "the answer is complete" : "aborted");
 }
 
 void SequenceMachine::Fail(absl::Status status) {
-  legs_.End("the request failed");
+  legs_.Abort("the request failed");
   answer_.Fail(std::move(status));
 }
 

@@ -31,7 +31,7 @@ void SequenceMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
   if (answer_.complete() || (!retained && !context_.retries.HasRoom(now))) return Replace(why, now);
   LogRetry("retrying the prefill leg", legs_.prefill().node_id(), why);
   legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
-  legs_.prefill().End("replaced");
+  legs_.prefill().Abort("replaced");
   if (!retained) {
     if (!CountAttempt(why)) return;
     context_.retries.Take(/*retry=*/1, now);
@@ -46,14 +46,14 @@ void SequenceMachine::Replace(const absl::Status& why, absl::Time now) {
   // node for the sequences beside it. There is nothing left to place.
   if (answer_.complete()) {
     answer_.End(answer_.finish());
-    legs_.End("the answer is complete");
+    legs_.Abort("the answer is complete");
     return;
   }
   LogRetry("placing the sequence again", legs_.decode().node_id(), why);
   const Node* node = context_.fleet.Find(legs_.decode().node());
   const bool drains = node != nullptr && node->draining;
-  legs_.prefill().End("the decode leg is gone");
-  legs_.decode().End("replaced");
+  legs_.prefill().Abort("the decode leg is gone");
+  legs_.decode().Abort("replaced");
   legs_.decode().ForgetInstalled();
   if (!drains && !CountAttempt(why)) return;
   not_before_ = now + context_.retries.Take(attempts_ - 1, now);
@@ -80,7 +80,7 @@ void SequenceMachine::OnPrefillRefused(const absl::Status& why, absl::Time now) 
   if (!legs_.prefill().live() || !AwaitsPrefill()) return;
   LogRetry("a prefill node is full", legs_.prefill().node_id(), why);
   legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
-  legs_.prefill().End("");
+  legs_.prefill().Forget();
   legs_.BeginNewEpoch(WishAt(now), /*may_send=*/legs_.prefill().tries() < 2);
   answer_.steps().OnSenderReplaced();
   Enter(State::kReserving, now + context_.options.reserve_deadline);
