@@ -1,9 +1,16 @@
 // One sequence's life: from the queue, over a decode leg and its prefill legs, to its end. It
 // decides; SequenceLegs carries out, and SequenceAnswer collects what the client gets.
 //
-//   kQueued ─Place─▶ kReserving ─Reserved─▶ kPrefilling ─first token─▶ kInstalling ─Installed─▶
-//     ▲                 │    └─ computes locally ──────────────────────────────────▶ kGenerating ─▶
-//     kDone └── Refused, decode leg lost, failed or late (at most attempts_max placements) ──┘
+// clang-format off
+//   kQueued ─Place─▶ kReserving ─Reserved─▶ kPrefilling ─first token─▶ kInstalling
+//      ▲                 │                      │ Installed                 │ Installed
+//      │                 └── computes locally ──┴──▶ kGenerating ◀──────────┘
+//      │                                                  └─ complete ─▶ kDone
+//      └── refused, or the decode leg is lost, fails or is late: from each state but kDone
+// clang-format on
+//
+// From each state it becomes kDone when it fails, or the client side ends it. Each return to
+// kQueued begins another attempt, of attempts_max at most, unless the node was full or drains.
 //
 // In kPrefilling and kInstalling, a prefill leg that is lost, refused, failed or late is replaced
 // under the same lease: the machine sends NewEpoch to the decode node and is kReserving again until
@@ -169,7 +176,8 @@ class SequenceMachine {
   void OnLeaseInDoubt(const absl::Status& why, absl::Time now);
   void OnPrefillFailed(const absl::Status& why, absl::Time now);
   void OnPrefillRefused(const absl::Status& why, absl::Time now);
-  // An error: the leg that sent the token must be given up.
+  // Delivers a token that a leg reported, once and in order. An error: the leg that sent it must be
+  // given up. `count_duplicate`: see SequenceAnswer::Offer.
   absl::Status Offer(const v1::GeneratedToken& token, bool count_duplicate, absl::Time now);
   // Compares the first token's time with what was predicted for it.
   void OnFirstToken(absl::Time now);

@@ -17,10 +17,10 @@ AnswerGroup::AnswerGroup(AnswerOptions options, const NewAssembler& new_assemble
   }
 }
 
-AnswerGroup::Answer& AnswerGroup::At(int32_t sequence_index) {
+size_t AnswerGroup::IndexOf(int32_t sequence_index) const {
   TANDEM_CHECK(sequence_index >= 0 && sequence_index < static_cast<int32_t>(answers_.size()),
                "sequence ", sequence_index, " of ", answers_.size());
-  return answers_[static_cast<size_t>(sequence_index)];
+  return static_cast<size_t>(sequence_index);
 }
 
 int32_t AnswerGroup::ResumeFrom(int32_t sequence_index) const {
@@ -29,7 +29,7 @@ int32_t AnswerGroup::ResumeFrom(int32_t sequence_index) const {
 }
 
 bool AnswerGroup::stopped(int32_t sequence_index) const {
-  return answers_[static_cast<size_t>(sequence_index)].assembler->stopped();
+  return answers_[IndexOf(sequence_index)].assembler->stopped();
 }
 
 v1::GeneratedToken AnswerGroup::Shown(const v1::GeneratedToken& token) const {

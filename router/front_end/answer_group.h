@@ -41,9 +41,12 @@ class AnswerGroup {
 
   AnswerGroup(AnswerOptions options, const NewAssembler& new_assembler);
 
+  // The prompt's log-probabilities, in parts of bounded size.
   Parts OnScores(PromptScored event);
   // Fills `part`, whose memory is reused. True: it is a delta to send.
   bool OnTokens(const TokensReady& event, v1::GenerateResponse& part);
+  // One sequence has ended: the rest of its text, and its Finished. Where only the best answers are
+  // returned, nothing until the last sequence has ended, and then those answers.
   Parts OnDone(RequestDone event);
   // A stop string of this answer was found: the router ends its sequence
   // (RouterCore::FinishSequence, kStop).
@@ -61,7 +64,9 @@ class AnswerGroup {
   };
 
   bool keeps() const { return options_.n < options_.sequences; }
-  Answer& At(int32_t sequence_index);
+  // Ends the process for an index that no sequence has.
+  size_t IndexOf(int32_t sequence_index) const;
+  Answer& At(int32_t sequence_index) { return answers_[IndexOf(sequence_index)]; }
   int32_t ResumeFrom(int32_t sequence_index) const;
   // Whether the delta is to be sent; it is not when it is kept, or says nothing.
   bool Give(Answer& answer, v1::Delta& delta);
