@@ -162,19 +162,53 @@ class HttpApi {
   // The refusal of a request while the core does nothing; nullopt when it lives.
   std::optional<HttpReply> CoreIsDead() const;
 
+  // ---- in http_api.cc
   void Completions(Call& call);
   void ChatCompletions(Call& call);
-  // In responses_api.cc.
+  void Models(Call& call);
+  void OneModel(Call& call);
+  void Health(Call& call);
+  void Load(Call& call);
+  void Live(Call& call);
+  void Ready(Call& call);
+  void Version(Call& call);
+  void Metrics(Call& call);
+  void Drain(Call& call);
+  // The body as JSON; kInvalidArgument names the faulty field.
+  absl::StatusOr<Json> ParseBody(const Call& call) const;
+  // Whether the client wants unknown fields refused, by header or by the field `strict`.
+  bool AsksForStrict(const Call& call, const Json& body) const;
+  // Makes the prompts fit into what the fleet holds, where the request asks for that; of a stream
+  // that is continued, into what it held when the stream began.
+  absl::Status FitPrompts(const Call& call, ApiRequest& api) const;
+  void Generate(Call& call, ApiRequest api, const char* id_prefix);
+  // kNotFound when `model`, a client's name for it, is not served here; without one, all is well.
+  absl::Status CheckServes(const std::string& model) const;
+  Json ModelJson() const;
+  std::string NewId(absl::string_view prefix) const;
+
+  // ---- in responses_api.cc
   void Responses(Call& call);
   void KeptResponse(Call& call);
   void CancelResponse(Call& call);
   void InputTokens(Call& call);
   absl::StatusOr<ApiRequest> ResponseOf(Call& call);
-  // In anthropic_api.cc.
+  // The conversation of a kept response. One that takes long to read sets call.kept_bytes and fails
+  // where the call is not away.
+  absl::StatusOr<Json> ItemsOf(Call& call, const std::string& id);
+  static ResponseStore::Owner OwnerOf(const Call& call) {
+    return call.tenant == nullptr ? "" : call.tenant->name();
+  }
+
+  // ---- in anthropic_api.cc
   void Messages(Call& call);
   void CountTokens(Call& call);
+  void AnthropicModels(Call& call);
   absl::StatusOr<ApiRequest> MessageOf(const Call& call, bool counts_only) const;
-  // In ollama_api.cc.
+  // As ModelJson, in Anthropic's form.
+  Json AnthropicModelJson() const;
+
+  // ---- in ollama_api.cc
   void OllamaChat(Call& call);
   void OllamaGenerate(Call& call);
   void OllamaTags(Call& call);
@@ -184,15 +218,11 @@ class HttpApi {
   void OllamaAnswer(Call& call, ApiKind kind);
   absl::StatusOr<std::string> OllamaNameIn(const Json& body) const;
   Json OllamaModel() const;
-  // In llama_cpp_api.cc.
+
+  // ---- in llama_cpp_api.cc
   void LlamaCppProperties(Call& call);
-  // The conversation of a kept response. One that takes long to read sets call.kept_bytes and fails
-  // where the call is not away.
-  absl::StatusOr<Json> ItemsOf(Call& call, const std::string& id);
-  static ResponseStore::Owner OwnerOf(const Call& call) {
-    return call.tenant == nullptr ? "" : call.tenant->name();
-  }
-  // In page_api.cc.
+
+  // ---- in page_api.cc
   void Root(Call& call);
   void PageFileNamed(Call& call);
   void Docs(Call& call);
@@ -200,37 +230,13 @@ class HttpApi {
   void ClusterStatus(Call& call);
   void Traces(Call& call);
   void OneTrace(Call& call);
-  // Makes the prompts fit into what the fleet holds, where the request asks for that; of a stream
-  // that is continued, into what it held when the stream began.
-  absl::Status FitPrompts(const Call& call, ApiRequest& api) const;
-  void Generate(Call& call, ApiRequest api, const char* id_prefix);
-  void Models(Call& call);
-  void AnthropicModels(Call& call);
-  void OneModel(Call& call);
-  // In tokenize_api.cc.
+
+  // ---- in tokenize_api.cc
   void Tokenize(Call& call);
   void Detokenize(Call& call);
-  void Health(Call& call);
-  void Load(Call& call);
-  void Live(Call& call);
-  void Ready(Call& call);
-  void Version(Call& call);
-  void Metrics(Call& call);
-  void Drain(Call& call);
-
-  // The body as JSON; kInvalidArgument names the faulty field.
-  absl::StatusOr<Json> ParseBody(const Call& call) const;
-  // Whether the client wants unknown fields refused, by header or by the field `strict`.
-  bool AsksForStrict(const Call& call, const Json& body) const;
   // The members of /tokenize's answer but the last.
   absl::StatusOr<std::string> TokenizeText(const Call& call) const;
   absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
-  // kNotFound when `model`, a client's name for it, is not served here; without one, all is well.
-  absl::Status CheckServes(const std::string& model) const;
-  Json ModelJson() const;
-  // The same in Anthropic's form.
-  Json AnthropicModelJson() const;
-  std::string NewId(absl::string_view prefix) const;
 
   const Deps deps_;
   const std::vector<std::string> allowed_origins_;
