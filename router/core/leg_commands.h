@@ -23,7 +23,7 @@ class LegCommands {
   LegCommands(const RequestInput& input, uint64_t number, const SequenceContext& context)
       : input_(input), number_(number), context_(context) {}
 
-  // The number of a new leg.
+  // The attempt of a new leg.
   uint32_t NextAttempt() { return ++last_attempt_; }
   uint32_t last_attempt() const { return last_attempt_; }
 

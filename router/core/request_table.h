@@ -53,12 +53,13 @@ class RequestTable {
   void FinishSequence(const RequestId& id, int32_t sequence_index, request::FinishReason reason,
                       absl::Time now);
 
-  // Events of a node about the leg of one sequence; ignored if no sequence has the leg. After the
-  // events of one message, call SettleTouched.
   // Whether the leg's sequence has not ended.
   bool Runs(const v1::Leg& leg) const { return by_serial_.contains(leg.number()); }
+  // Events of a node about the leg of one sequence; ignored if no sequence has the leg. After the
+  // events of one message, call SettleTouched.
   void OnEvent(NodeKey node, const v1::Leg& leg, const v1::NodeEvent& event, absl::Time now);
   void OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now);
+  // Settles each sequence that an event touched since the last call.
   void SettleTouched(absl::Time now);
   // What a decode node's pool holds for tenants.
   void OnTenantBlocks(NodeKey node, const v1::NodeMessage& message) {
@@ -126,13 +127,13 @@ class RequestTable {
   void AdvanceSearch(SequenceGroup& group, absl::Time now);
   // Emits what the sequence has to say, then files, releases or removes it. Ignores ended ones.
   void Settle(Serial serial, absl::Time now);
-  // nullptr when it has ended.
   // Counts what it has had computed since the last call: its prompt if that begins, and `generated`
   // tokens.
   void ChargeTenant(Serial serial, const Sequence& sequence, int64_t generated);
   // Removes a sequence whose machine is done. The next one of the request leads; after the last one
   // the beam search goes on, or the request is over.
   void EndSequence(Serial serial, SequenceGroup& group, absl::Time now);
+  // nullptr when it has ended.
   Sequence* Find(Serial serial) const {
     const auto it = by_serial_.find(serial);
     return it == by_serial_.end() ? nullptr : it->second;

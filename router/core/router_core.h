@@ -3,16 +3,8 @@
 // nodes' messages and the time go in; commands for nodes and events for clients come out. It has no
 // thread, clock, socket or random device (Random is a seam), so the simulator runs the same code.
 //
-// One request:
-//   Submit ─▶ Queued ─place(P, D)─▶ Reserving ─Reserved─▶ Prefilling ─first token─▶ Installing
-//   ─Installed─▶ Generating ─▶ Done
-//                ▲                      │ Refused: next best D, else back to the queue     │
-//                └── decode lost: prompt + delivered tokens, next attempt ◀────────────────┴────
-//                Aborted / Failed
-//   prefill lost: NewEpoch to D, Prefill to another P, same lease. Local prefill (short or cached
-//   prompt, no prefill nodes): Reserving → Generating.
-//
 // The core checks what comes in and keeps the fleet and the index; RequestTable runs the requests.
+// One sequence's states: router/core/sequence_machine.h.
 //
 // Thread safety: none; every call runs on the core's strand (RouterServer), or in the simulator.
 // Invariants: a client sees each token index of each sequence once, in order, and for each sequence
@@ -142,8 +134,8 @@ class RouterCore {
   absl::Status OnLegReport(const Node& node, const v1::NodeEvent& event, absl::Time now);
   // kInvalidArgument for lists of different lengths.
   absl::Status OnTokens(const Node& node, const v1::TokensGenerated& tokens, absl::Time now);
-  // Errors: kInvalidArgument when a figure cannot be.
-  // What the node says of its steps and its storage; errors name the node.
+  // Takes what the node says of its steps, its storage and its links to creditors.
+  // kInvalidArgument, naming the node, for a figure that is negative or not finite.
   absl::Status OnCosts(Node& node, const v1::NodeMessage& message);
   absl::Status OnBlocks(const Node& node, const v1::NodeEvent& event);
   void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);

@@ -7,9 +7,11 @@
 // A request may have several answers (sequences), each with its own text, end and stop strings. The
 // stream ends with the last of them.
 //
-// Thread safety: Make, Begin and Cancel from any thread; all else on the core's strand. A session
-// whose constraint does not compile ends on the thread that compiles it; the strand never meets it.
-// Owner: shared by the front end and the core's shell; the session releases its sink at the end.
+// Thread safety: Cancel from any thread; all else until Begin from one thread at a time, and then
+// on the core's strand. continues_text() and resumes() do not change after Make: any thread may
+// call them. A session whose constraint does not compile ends on the thread that compiles it; the
+// strand never meets it. Owner: shared by the front end and the core's shell; the session releases
+// its sink at the end.
 #pragma once
 
 #include <atomic>
