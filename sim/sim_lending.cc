@@ -49,7 +49,6 @@ absl::Status SimLending::Answer(const lending::LoanKey& key, engine::RemotePart&
   const Served& loan = served_.at(key);
   if (!(loan.units == part.lent.units))
     return absl::InvalidArgumentError(absl::StrCat("loan ", key.loan.value(), " has other units"));
-  ++parts_answered_;
   const absl::Status status = attention_->Compute({.layer = part.layer,
                                                    .units = part.lent.units,
                                                    .blocks = loan.blocks,

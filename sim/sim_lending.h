@@ -54,12 +54,10 @@ class SimLending final : public engine::RemoteAttention {
 
   // For checkers.
   bool Serves(BlockId block) const { return served_blocks_.contains(block); }
-  size_t loans_served() const { return served_.size(); }
   // Whether it neither serves nor uses a loan.
   bool idle() const { return served_.empty() && used_.empty(); }
   // What the checker of loans wants to know of this plane.
   void AddTo(LoanParty& party) const;
-  int64_t parts_answered() const { return parts_answered_; }
   // The nodes that keep units for this one, lost loans' included, under other loans than `but`.
   std::set<std::string> creditors(const std::set<LoanId>& but) const {
     std::set<std::string> names;
@@ -105,7 +103,6 @@ class SimLending final : public engine::RemoteAttention {
   std::multiset<BlockId> served_blocks_;
   std::map<LoanId, Used> used_;
   std::set<lending::DebtorId> answered_by_;  // since the last TakeRoundTrips
-  int64_t parts_answered_ = 0;
 };
 
 }  // namespace tandem::sim

@@ -9,8 +9,9 @@
 // tokens and sampling parameters alone, bit for bit: not of the other slices, the chunking, the
 // thread count or the block ids.
 //
-// Thread safety: one thread, the engine thread, calls Step and AllocateKv; any thread may call
-// spec() and arena(). Owner: the node process (or the simulator).
+// Thread safety: one thread at a time: the owner's until the node runs, then the engine thread. Any
+// thread calls spec(), arena(), FetchArrived and the object that NewPartialAttention returned.
+// Owner: the node process (or the simulator).
 #pragma once
 
 #include <cstdint>

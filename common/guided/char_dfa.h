@@ -22,14 +22,13 @@ inline constexpr size_t kDfaStatesMax = 30000;
 inline constexpr size_t kNfaStatesMax = 200000;
 
 struct CharDfa {
-  static constexpr int32_t kDead = -1;
   struct Edge {
     CharSet set;
     int32_t target = 0;
   };
   struct State {
     bool accept = false;
-    std::vector<Edge> edges;  // disjoint sets; a code point in none of them leads to kDead
+    std::vector<Edge> edges;  // disjoint sets; no string goes on with others
   };
   std::vector<State> states;  // state 0 is the start; no states: the empty language
 

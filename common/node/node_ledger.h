@@ -51,6 +51,8 @@ void AddToken(const v1::Leg& leg, v1::GeneratedToken token, v1::TokensGenerated&
 
 class NodeLedger {
  public:
+  // Appends an event for one router; a router's events reach it in the order of these calls. Take
+  // returns it even if the router is gone by then.
   void Send(RouterKey router, v1::NodeEvent&& event);
   // The tokens of one engine step are one event for each router: AddToken adds a leg's next token,
   // SendTokens sends all that were added. ExpectTokens says how many these are at most, so that the
@@ -62,7 +64,7 @@ class NodeLedger {
   // it.
   void AddWaiting(RouterKey router, const v1::Leg& leg);
   void SendTokens();
-  // As NodeCore's.
+  // As NodeResources::Recycle.
   void Recycle(v1::NodeEvent&& event);
   // The prompt log-probabilities that a step computed for a leg. REQUIRES: sent before the leg's
   // tokens.
@@ -77,6 +79,7 @@ class NodeLedger {
   // As FailLeg, for a request that no node can continue: the router ends it with this status.
   void FailRequest(RouterKey router, const v1::Leg& leg, const absl::Status& status,
                    absl::string_view trace_id = "");
+  // Appends a command for the KV plane, which carries out all of them in the order of these calls.
   void Transfer(transfer::TransferCommand command);
   void Lend(lending::LendingCommand command) { actions_.lending.push_back(std::move(command)); }
   // Those that Take has yet to return; for checkers.

@@ -286,8 +286,8 @@ class SequenceScheduler {
   int64_t held_back_count() const { return held_back_count_; }
   // Times that a sequence's rows failed because a creditor was late, and that it waits for it.
   int64_t postponed() const { return postponed_; }
-  // Tokens that were counted for penalties: each token of a sequence once, and again after it was
-  // preempted.
+  // For tests: tokens that were counted for penalties. Each token of a sequence counts once, and
+  // again after it was preempted.
   int64_t tokens_counted() const { return tokens_counted_; }
   // Of recomputed_for_loans(): sequences that kept the rest, those of them that then went on where
   // they were, and the rows that they computed for it.

@@ -71,7 +71,7 @@ class DevicePayloads final : public PayloadStore {
   std::vector<BlockRange> TrialRanges() const;
   // Slots that belong to a hold.
   int slots_in_use() const;
-  // Payloads that landed in host memory because all slots were taken.
+  // For tests: payloads that landed in host memory because all slots were taken.
   int64_t spilled() const { return spilled_; }
 
  private:

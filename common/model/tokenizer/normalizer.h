@@ -23,8 +23,6 @@ class Normalizer {
   // `content` goes before the text, unless that is empty.
   void AddPrepend(absl::string_view content);
 
-  bool is_identity() const { return steps_.empty(); }
-
   // Returns the normal form of `text`: `text` itself, or a view of `*first` or `*second`, both of
   // which are scratch. REQUIRES: well-formed UTF-8.
   absl::string_view Apply(absl::string_view text, std::string* first, std::string* second) const;

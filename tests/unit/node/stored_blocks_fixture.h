@@ -62,12 +62,6 @@ class StoredBlocksTest : public DecodeCoreTest {
         heard_in_host_.erase(hash);
     }
   }
-  // Of blocks that lie in storage only.
-  int64_t HeardInHost() const {
-    return std::count_if(heard_.begin(), heard_.end(), [&](const auto& each) {
-      return each.second && heard_in_host_.contains(each.first);
-    });
-  }
   // As the events for a router that joins have them.
   std::vector<kv::BlockHash> OnDiskOnly() const {
     for (const v1::NodeEvent& event : resources_->StoredOnlyEvents())
