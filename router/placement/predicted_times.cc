@@ -105,10 +105,11 @@ PlacementTimes PredictedTimes::Pair(const Candidate& prefill, const PromptTimes&
   const Node& node = *decode.node;
   const int64_t sent = prompt_.tokens - Trusted(node, decode.cached_tokens);
   const double wire_us = fleet_.TransferUs(*prefill.node, node, BytesOf(sent, node));
-  PlacementTimes times = {.first_token_us = prompt.first_token_us(),
-                          .transfer_us = kHandOffUs + std::max(0.0, wire_us - prompt.compute_us),
-                          .step_us = decoding.step_us,
-                          .harm_us = decoding.harm_us};
+  PlacementTimes times = {
+      .first_token_us = prompt.first_token_us(),
+      .transfer_us = kTransferFixedUs + std::max(0.0, wire_us - prompt.compute_us),
+      .step_us = decoding.step_us,
+      .harm_us = decoding.harm_us};
   const double failed_us =
       prefill.node->record.FailedUs(prompt_.now) + node.record.FailedUs(prompt_.now);
   times.cost_us = times.first_token_us + times.transfer_us + decoding.backlog_us + failed_us +

@@ -62,7 +62,7 @@ class PredictedTimes {
   static constexpr double kLocalUs = 5000;
   // What passing a prompt from node to node costs beside the bytes: two control messages and the
   // transfer's own.
-  static constexpr double kHandOffUs = 1000;
+  static constexpr double kTransferFixedUs = 1000;
 
   struct Prompt {
     int64_t tokens = 0;

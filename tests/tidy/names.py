@@ -56,10 +56,17 @@ def retired_words(glossary):
 
 
 def retired_pattern(words):
-    """Matches each of `words` as a whole word, with its case; None when there are none."""
+    """Matches each of `words`, with its case: as a whole word, and those that begin with a capital within names in
+    CamelCase as well. None when there are none."""
     if not words:
         return None
-    return re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, sorted(words, key=len, reverse=True))) + r")(?!\w)")
+
+    def any_of(some):
+        return "|".join(map(re.escape, sorted(some, key=len, reverse=True)))
+
+    capitalised = [word for word in words if word[0].isupper()]
+    within = rf"|(?:{any_of(capitalised)})(?![a-z])" if capitalised else ""
+    return re.compile(rf"(?<!\w)(?:{any_of(words)})(?!\w){within}")
 
 
 def check_retired(path, text, pattern):

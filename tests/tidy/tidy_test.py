@@ -142,7 +142,9 @@ class TidyTest(unittest.TestCase):
                            ("proto/a.proto", "\n// `Door`\n"), ("scripts/a.sh", "\necho Door\n"),
                            ("deploy/a.yaml", "\na: Door\n"), ("CMakeLists.txt", "\n# Door\n")]:
             self.assertEqual(self.found(path, text, "retired-word"), [2], path)
-        for path, text in [("common/kv/a.cc", "int Doors, door, Door_, xDoor, Gate, Fine;\n"),
+        for name in ["kDoor", "kDoorUs", "DoorKeeper", "KvDoor", "IODoor", "Door_", "old_Door"]:
+            self.assertEqual(self.found("common/kv/a.cc", f"int a;\nint {name};\n", "retired-word"), [2], name)
+        for path, text in [("common/kv/a.cc", "int Doors, door, kDoors, kdoor, inDoorway, Gate, Fine;\n"),
                            ("docs/adr/0001.md", "Door\n"), ("docs/measurements/a.md", "Door\n"),
                            ("tests/fuzz/corpus/a", "Door\n"), ("tests/a.bin", "\0 Door\n")]:
             self.assertEqual(self.found(path, text, "retired-word"), [], path)

@@ -51,7 +51,7 @@ TEST_F(StatusBoardTest, MakesOnlySoManyASecond) {
   EXPECT_EQ(made_, StatusBoard::kFreshPerSecond + 1);
 }
 
-TEST_F(StatusBoardTest, AnswersEverybodyOnceWhoeverAsks) {
+TEST_F(StatusBoardTest, AnswersEveryAskerOnce) {
   constexpr int kThreads = 4, kAsks = 5000;
   std::atomic<int> answers{0};
   // Who finds neither room to wait nor a status is told so. From the first one on there is one.
