@@ -11,11 +11,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "cli/client/client.h"
 #include "cli/cluster/child_process.h"
+#include "cli/cluster/log_field.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
@@ -23,13 +23,6 @@ namespace {
 
 constexpr absl::Duration kStatusTimeout = absl::Seconds(2);
 constexpr absl::Duration kRoutersStart = absl::Seconds(30);
-
-std::string FieldOf(absl::string_view line, absl::string_view key) {
-  for (const absl::string_view word : absl::StrSplit(line, ' '))
-    if (absl::StartsWith(word, key) && word.size() > key.size() && word[key.size()] == '=')
-      return std::string(word.substr(key.size() + 1));
-  return "";
-}
 
 class ChaosClusterImpl final : public ChaosCluster {
  public:
@@ -208,8 +201,8 @@ class ChaosClusterImpl final : public ChaosCluster {
     announcement.last_line = line;
     if (announcement.log.is_open()) announcement.log << line << std::endl;
     if (!absl::StrContains(line, " router started ")) return;
-    announcement.grpc = FieldOf(line, "grpc");
-    announcement.fleet = FieldOf(line, "fleet");
+    announcement.grpc = LogField(line, "grpc");
+    announcement.fleet = LogField(line, "fleet");
   }
 
   absl::Status AwaitRouters() {

@@ -3,12 +3,10 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +17,7 @@
 #include "cli/cluster/child_process.h"
 #include "cli/cluster/cluster.h"
 #include "cli/cluster/loading_bars.h"
+#include "cli/cluster/log_field.h"
 #include "cli/cluster/restart_count.h"
 #include "cli/terminal/terminal.h"
 #include "common/base/status_macros.h"
@@ -33,27 +32,8 @@ constexpr absl::Duration kRestartDelay = absl::Milliseconds(500);
 constexpr absl::Duration kEndedLook = absl::Milliseconds(10);
 constexpr char kClearLine[] = "\r\033[K";
 
-// The value of `key=` in a structured log line, empty when it has none.
-std::string FieldOf(absl::string_view line, absl::string_view key) {
-  if (absl::StartsWith(line, "{")) {
-    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const auto found = object.is_object() ? object.find(std::string(key)) : object.end();
-    return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-  }
-  const std::string name = absl::StrCat(" ", key, "=");
-  const size_t at = line.find(name);
-  if (at == absl::string_view::npos) return "";
-  line.remove_prefix(at + name.size());
-  if (!absl::StartsWith(line, "\"")) return std::string(line.substr(0, line.find(' ')));
-  // Quotes within are escaped.
-  size_t end = 1;
-  while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
-  std::string value;
-  return end < line.size() && absl::CUnescape(line.substr(1, end - 1), &value) ? value : "";
-}
-
 bool IsMessage(const std::string& line, absl::string_view message) {
-  return absl::StartsWith(line, "{") ? FieldOf(line, "message") == message
+  return absl::StartsWith(line, "{") ? LogField(line, "message") == message
                                      : absl::StrContains(line, absl::StrCat(" ", message, " "));
 }
 
@@ -63,13 +43,13 @@ std::string BriefLine(const std::string& name, const std::string& line) {
   const absl::string_view level = words.size() > 1 ? words[1] : "";
   if (level != "INFO" && level != "DEBUG") return absl::StrCat("[", name, "] ", line);
   if (absl::StrContains(line, " router started ")) {
-    return absl::StrFormat("%-12sserves %s", name, FieldOf(line, "model"));
+    return absl::StrFormat("%-12sserves %s", name, LogField(line, "model"));
   }
   if (absl::StrContains(line, " node started ")) {
-    return absl::StrFormat("%-12sready, %s KV blocks", name, FieldOf(line, "kv_blocks"));
+    return absl::StrFormat("%-12sready, %s KV blocks", name, LogField(line, "kv_blocks"));
   }
   if (absl::StrContains(line, " loading model ")) {
-    return absl::StrFormat("%-12sloads %s", name, FieldOf(line, "path"));
+    return absl::StrFormat("%-12sloads %s", name, LogField(line, "path"));
   }
   const bool asked_for =
       absl::StrContains(line, " request ended ") || absl::StrContains(line, " throughput ");
@@ -244,11 +224,11 @@ class ProcessCluster final : public Cluster {
     announcement.last_line_shown = false;
     if (IsMessage(line, "router started")) {
       announcement.started = true;
-      announcement.grpc = FieldOf(line, "grpc");
-      announcement.fleet = FieldOf(line, "fleet");
-      announcement.http = FieldOf(line, "http");
+      announcement.grpc = LogField(line, "grpc");
+      announcement.fleet = LogField(line, "fleet");
+      announcement.http = LogField(line, "http");
       if (announcement.http == "off") announcement.http.clear();
-      announcement.admin = FieldOf(line, "admin");
+      announcement.admin = LogField(line, "admin");
       if (announcement.admin == "off") announcement.admin.clear();
     } else if (IsMessage(line, "node started")) {
       announcement.started = true;
@@ -267,8 +247,8 @@ class ProcessCluster final : public Cluster {
   void OnLoading(const std::string& name, const std::string& line)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     int percent = 0;
-    if (!absl::SimpleAtoi(FieldOf(line, "percent"), &percent)) return;
-    bars_.Set(name, FieldOf(line, "stage"), percent);
+    if (!absl::SimpleAtoi(LogField(line, "percent"), &percent)) return;
+    bars_.Set(name, LogField(line, "stage"), percent);
     DrawBar();
   }
 

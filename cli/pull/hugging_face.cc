@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/environment_value.h"
 #include "common/base/status_macros.h"
 #include "common/model/hf_checkpoint.h"
 #include "nlohmann/json.hpp"
@@ -23,11 +24,6 @@ constexpr int64_t kSmallFileMax = int64_t{64} << 20;  // of a file without a has
 constexpr std::array<absl::string_view, 2> kOtherFiles = {"special_tokens_map.json",
                                                           "chat_template.json"};
 
-std::string Lookup(const std::map<std::string, std::string>& env, const std::string& name) {
-  const auto found = env.find(name);
-  return found == env.end() ? "" : found->second;
-}
-
 std::string FirstLine(const std::string& path) {
   std::string line;
   std::getline(std::ifstream(path), line);
@@ -35,11 +31,12 @@ std::string FirstLine(const std::string& path) {
 }
 
 std::string TokenOf(const std::map<std::string, std::string>& env) {
-  if (std::string token = Lookup(env, "HF_TOKEN"); !token.empty()) return token;
-  if (const std::string path = Lookup(env, "HF_TOKEN_PATH"); !path.empty()) return FirstLine(path);
-  if (const std::string home = Lookup(env, "HF_HOME"); !home.empty())
+  if (std::string token = EnvironmentValue(env, "HF_TOKEN"); !token.empty()) return token;
+  if (const std::string path = EnvironmentValue(env, "HF_TOKEN_PATH"); !path.empty())
+    return FirstLine(path);
+  if (const std::string home = EnvironmentValue(env, "HF_HOME"); !home.empty())
     return FirstLine(home + "/token");
-  return FirstLine(Lookup(env, "HOME") + "/.cache/huggingface/token");
+  return FirstLine(EnvironmentValue(env, "HOME") + "/.cache/huggingface/token");
 }
 
 bool IsHex(absl::string_view text, size_t length) {
@@ -83,7 +80,7 @@ bool IsNeeded(const RepositoryFile& file) {
 }  // namespace
 
 absl::StatusOr<Hub> Hub::FromEnvironment(const std::map<std::string, std::string>& env) {
-  Hub hub{.endpoint = Lookup(env, "HF_ENDPOINT"), .token = TokenOf(env)};
+  Hub hub{.endpoint = EnvironmentValue(env, "HF_ENDPOINT"), .token = TokenOf(env)};
   if (hub.endpoint.empty()) hub.endpoint = kPublicHub;
   while (absl::EndsWith(hub.endpoint, "/")) hub.endpoint.pop_back();
   // A model's address there has to be one that is fetched.

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/environment_value.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_name.h"
 #include "common/model/model_store.h"
@@ -20,11 +21,6 @@ constexpr KnownModel kKnownModels[] = {
     {"gemma3", "gemma-3-270m-q4_k_m.gguf"},
 };
 
-std::string Lookup(const std::map<std::string, std::string>& env, const std::string& name) {
-  const auto found = env.find(name);
-  return found == env.end() ? "" : found->second;
-}
-
 }  // namespace
 
 std::vector<KnownModelFile> KnownModelsIn(const std::string& models_folder) {
@@ -39,10 +35,10 @@ std::vector<KnownModelFile> KnownModelsIn(const std::string& models_folder) {
 }
 
 std::string UserWeightsFolder(const std::map<std::string, std::string>& env) {
-  if (std::string cache = Lookup(env, "XDG_CACHE_HOME"); !cache.empty()) {
+  if (std::string cache = EnvironmentValue(env, "XDG_CACHE_HOME"); !cache.empty()) {
     return absl::StrCat(cache, "/tandem/weights");
   }
-  const std::string home = Lookup(env, "HOME");
+  const std::string home = EnvironmentValue(env, "HOME");
   return home.empty() ? "" : absl::StrCat(home, "/.cache/tandem/weights");
 }
 
