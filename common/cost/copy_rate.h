@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "common/cost/link_cost.h"
+#include "common/cost/copy_profile.h"
 #include "common/cost/online_fit.h"
 
 namespace tandem::cost {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "common/cost/link_cost.h"
+#include "common/cost/copy_profile.h"
 #include "common/cost/step_cost.h"
 #include "common/node/node_resources.h"
 #include "tandem/v1/fleet.pb.h"

@@ -18,6 +18,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/cost/copy_profile.h"
 #include "common/cost/link_cost.h"
 #include "common/lending/creditor_links.h"
 #include "common/lending/lending.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/cost/link_cost.h"
+#include "common/cost/copy_profile.h"
 #include "common/cost/step_cost.h"
 #include "common/kv/block_hash.h"
 #include "common/kv/block_owners.h"

@@ -13,8 +13,8 @@
 #include <optional>
 
 #include "absl/time/time.h"
+#include "common/cost/copy_profile.h"
 #include "common/cost/copy_rate.h"
-#include "common/cost/link_cost.h"
 #include "common/storage/block_storage.h"
 #include "common/storage/store_tier.h"
 

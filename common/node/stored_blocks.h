@@ -36,7 +36,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/cost/link_cost.h"
+#include "common/cost/copy_profile.h"
 #include "common/kv/block_pool.h"
 #include "common/node/node_ledger.h"
 #include "common/node/preemption.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "common/cost/link_cost.h"
+#include "common/cost/copy_profile.h"
 #include "common/cost/step_cost.h"
 #include "tandem/v1/client.pb.h"
 

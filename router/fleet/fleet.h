@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/cost/copy_profile.h"
 #include "common/cost/default_profile.h"
 #include "common/cost/link_cost.h"
 #include "common/cost/step_cost.h"
