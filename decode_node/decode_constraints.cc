@@ -44,10 +44,4 @@ void DecodeCore::FollowConstraints() {
   }
 }
 
-void DecodeCore::FailRequestAndEnd(Legs::iterator leg, const absl::Status& status,
-                                   const std::string& reason) {
-  ledger_.FailRequest(leg->first.router, leg->second.wire, status, leg->second.trace_id);
-  End(leg, reason);
-}
-
 }  // namespace tandem::decode_node

@@ -84,8 +84,7 @@ void DecodeCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   const node::LegKey key(router, command.leg());
   const auto it = legs_.find(key);
   if (TANDEM_MUTATED(kAbortIgnored)) return;
-  resources_.stored_blocks().Drop(key, command.leg().attempt() + 1);
-  resources_.fetched_prompts().Drop(key, command.leg().attempt() + 1);
+  intake_.Drop(key, command.leg().attempt() + 1);
   retained_.Abort(router, command);
   if (it == legs_.end() || command.leg().attempt() < it->second.wire.attempt()) return;
   // The router knows all about the answer, but not what it cost other nodes.
@@ -371,6 +370,12 @@ void DecodeCore::FailAndEnd(Legs::iterator it, const absl::Status& status,
   ledger_.FailLeg(it->first.router, it->second.wire, status, /*sender_side=*/false,
                   it->second.trace_id);
   End(it, reason);
+}
+
+void DecodeCore::FailRequestAndEnd(Legs::iterator leg, const absl::Status& status,
+                                   const std::string& reason) {
+  ledger_.FailRequest(leg->first.router, leg->second.wire, status, leg->second.trace_id);
+  End(leg, reason);
 }
 
 void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason, const std::string& why) {

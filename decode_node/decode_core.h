@@ -40,6 +40,7 @@
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
 #include "common/node/node_resources.h"
+#include "common/node/prompt_intake.h"
 #include "decode_node/retained_sequences.h"
 
 namespace tandem::decode_node {
@@ -113,22 +114,22 @@ class DecodeCore final : public node::NodeCore {
                    absl::Time now);
   // A command whose load has ended.
   void Again(const node::StoredBlocks::Ready& ready, absl::Time now);
+  // Errors: as ParseSequence, and for local_prefill_tokens_max below -1.
   absl::StatusOr<node::SequenceInput> ParsePrompt(node::RouterKey router,
                                                   const v1::StartDecode& command) const;
   // The fetch under `lease` is over: admits the prompt that waited for it. `installed`: null unless
   // all came.
   void EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed, absl::Time now);
-  // Begins the leg, or refuses it. `waited`: as for Reserve.
-  void Admit(node::RouterKey router, const v1::StartDecode& command, node::SequenceInput input,
-             absl::Duration time_allowed, absl::Time deadline,
-             const node::FetchedPrompts::Waiting* waited);
+  // Begins the leg, or refuses it. `prompt` keeps all but its input.
+  void Admit(node::RouterKey router, const v1::StartDecode& command,
+             node::PromptIntake::Prompt& prompt);
   void NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
 
   // Decides whether this node computes the prompt or another one sends it, and answers Reserved.
-  // `waited`: for the fetch of the prompt's beginning; null: it was not tried.
+  // `waited`: for the fetch of the prompt's beginning; nullopt: it was not tried.
   void Reserve(Legs::iterator leg, const v1::StartDecode& command,
-               const node::FetchedPrompts::Waiting* waited);
+               const std::optional<node::FetchedPrompts::Waiting>& waited);
   // Whether another node can send the prompt here; decides which first units it is to lend.
   bool CanReceive(Leg& leg, int64_t prefill_blocks);
   // Ends a leg for whose prompt there are too few window slots.
@@ -190,6 +191,7 @@ class DecodeCore final : public node::NodeCore {
   node::NodeResources& resources_;
   node::SequenceScheduler& scheduler_ = resources_.scheduler();
   node::NodeLedger& ledger_ = resources_.ledger();
+  node::PromptIntake intake_{resources_};
   // Bound: --max-sequences and 1,024 waiting.
   Legs legs_;
   // Bound: one for each leg.

@@ -22,28 +22,19 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
     if (command.leg().attempt() <= old->second.wire.attempt()) return;
     End(old, "replaced by a newer attempt");
   }
-  if (!resources_.stored_blocks().Drop(key, command.leg().attempt())) return;
-  if (!resources_.fetched_prompts().Drop(key, command.leg().attempt())) return;
-  const auto refuse = [&](const absl::Status& status) {
-    ledger_.Refuse(router, command.leg(), status, command.trace_id());
-  };
-  if (ledger_.draining()) return refuse(absl::UnavailableError("this node is draining"));
-  if (command.local_prefill_tokens_max() < -1) {
-    return refuse(absl::InvalidArgumentError(absl::StrCat(
-        "local_prefill_tokens_max: ", command.local_prefill_tokens_max(), ", expected >= -1")));
-  }
-  const auto time_allowed = node::ParseDeadline(command.deadline_s());
-  if (!time_allowed.ok()) return refuse(time_allowed.status());
-  auto input = ParsePrompt(router, command);
-  if (!input.ok()) return refuse(input.status());
-  input->arrived = arrived;
-  if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
-  if (resources_.fetched_prompts().Hold(router, command, *input, *time_allowed, now)) return;
-  Admit(router, command, *std::move(input), *time_allowed, now + *time_allowed, nullptr);
+  auto prompt = intake_.Take(router, command, arrived, now,
+                             [this](node::RouterKey from, const v1::StartDecode& parsed) {
+                               return ParsePrompt(from, parsed);
+                             });
+  if (prompt.has_value()) Admit(router, command, *prompt);
 }
 
 absl::StatusOr<node::SequenceInput> DecodeCore::ParsePrompt(node::RouterKey router,
                                                             const v1::StartDecode& command) const {
+  if (command.local_prefill_tokens_max() < -1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "local_prefill_tokens_max: ", command.local_prefill_tokens_max(), ", expected >= -1"));
+  }
   ASSIGN_OR_RETURN(node::SequenceInput input,
                    node::ParseSequence(command.sequence(), command.leg().sequence_index(),
                                        scheduler_.spec(), scheduler_.constraints()));
@@ -59,23 +50,17 @@ absl::StatusOr<node::SequenceInput> DecodeCore::ParsePrompt(node::RouterKey rout
 
 void DecodeCore::EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed,
                              absl::Time now) {
-  const auto waited = resources_.fetched_prompts().Take(lease, installed);
-  if (!waited.has_value()) return;  // the leg has ended
-  const v1::StartDecode& command = waited->command.start_decode();
-  auto input = ParsePrompt(waited->leg.router, command);
-  if (absl::Status wanted = waited->StillWanted(ledger_.draining(), now); !wanted.ok())
-    input = std::move(wanted);
-  if (!input.ok())
-    return ledger_.Refuse(waited->leg.router, command.leg(), input.status(), command.trace_id());
-  input->arrived = waited->arrived;
-  Admit(waited->leg.router, command, *std::move(input), waited->time_allowed, waited->deadline,
-        &*waited);
+  auto prompt = intake_.TakeFetched<v1::StartDecode>(
+      lease, installed, now, [this](node::RouterKey from, const v1::StartDecode& parsed) {
+        return ParsePrompt(from, parsed);
+      });
+  if (!prompt.has_value()) return;
+  Admit(prompt->waited->leg.router, prompt->waited->command.start_decode(), *prompt);
 }
 
 void DecodeCore::Admit(node::RouterKey router, const v1::StartDecode& command,
-                       node::SequenceInput input, absl::Duration time_allowed, absl::Time deadline,
-                       const node::FetchedPrompts::Waiting* waited) {
-  const auto sequence = scheduler_.Admit(std::move(input), /*generates=*/true);
+                       node::PromptIntake::Prompt& prompt) {
+  const auto sequence = scheduler_.Admit(std::move(prompt.input), /*generates=*/true);
   if (!sequence.ok())
     return ledger_.Refuse(router, command.leg(), sequence.status(), command.trace_id());
   Leg leg;
@@ -83,18 +68,18 @@ void DecodeCore::Admit(node::RouterKey router, const v1::StartDecode& command,
   leg.trace_id = command.trace_id();
   leg.sequence = *sequence;
   leg.output_tokens = command.sequence().delivered_tokens();
-  leg.time_allowed = time_allowed;
-  leg.deadline = deadline;
+  leg.time_allowed = prompt.time_allowed;
+  leg.deadline = prompt.deadline;
   const auto it = legs_.emplace(node::LegKey(router, command.leg()), std::move(leg)).first;
   by_sequence_.emplace(*sequence, it);
   ledger_.LegTaken(command.leg(), command.trace_id());
   ledger_.counters().set_requests(ledger_.counters().requests() + 1);
-  Reserve(it, command, waited);
+  Reserve(it, command, prompt.waited);
 }
 
 // Decides whether this node computes the rest of the prompt, and answers Reserved.
 void DecodeCore::Reserve(Legs::iterator it, const v1::StartDecode& command,
-                         const node::FetchedPrompts::Waiting* waited) {
+                         const std::optional<node::FetchedPrompts::Waiting>& waited) {
   Leg& leg = it->second;
   const node::Sequence& sequence = scheduler_.Get(leg.sequence);
   const int64_t uncached = sequence.prompt_tokens - sequence.cached_tokens;
@@ -107,8 +92,8 @@ void DecodeCore::Reserve(Legs::iterator it, const v1::StartDecode& command,
   *reserved.mutable_leg() = leg.wire;
   reserved.set_cached_tokens(static_cast<int32_t>(sequence.cached_tokens));
   reserved.set_lent_units(leg.lent_units);
-  reserved.set_fetch_declined(command.fetch_blocks() > 0 && waited == nullptr);
-  if (waited != nullptr && waited->fetched.has_value())
+  reserved.set_fetch_declined(command.fetch_blocks() > 0 && !waited.has_value());
+  if (waited.has_value() && waited->fetched.has_value())
     *reserved.mutable_fetched() = *waited->fetched;
   if (local) {
     leg.phase = Phase::kComputing;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutation.h"
+#include "common/node/receiver_of.h"
 
 namespace tandem::decode_node {
 
@@ -77,10 +78,7 @@ void RetainedSequences::Push(const Entry& retained, const v1::Prefill& command,
                               .sequence = retained.sequence});
   ledger_.Transfer(transfer::OpenExport{
       .export_id = id,
-      .peer = {.node = NodeId(command.receiver_node_id()),
-               .incarnation = Incarnation(command.receiver_incarnation()),
-               .transport_address = command.receiver_address(),
-               .host = command.receiver_host()},
+      .peer = node::ReceiverOf(command),
       .lease = LeaseId(command.lease_id()),
       .epoch = Epoch(command.epoch()),
       .first_ordinal = first,

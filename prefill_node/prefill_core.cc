@@ -10,7 +10,9 @@
 #include "common/base/mutation.h"
 #include "common/base/status_macros.h"
 #include "common/node/lent_units.h"
+#include "common/node/receiver_of.h"
 #include "common/node/sequence.h"
+#include "common/request/split_prompt.h"
 
 namespace tandem::prefill_node {
 
@@ -61,29 +63,17 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     }
     Abandon(old->second, "replaced by a newer attempt");
   }
-  if (!resources_.fetched_prompts().Drop(key, command.leg().attempt())) return;
-  if (!resources_.stored_blocks().Drop(key, command.leg().attempt())) return;
-  const auto refuse = [&](const absl::Status& status) {
-    ledger_.Refuse(router, command.leg(), status, command.trace_id());
-  };
-  if (ledger_.draining()) return refuse(absl::UnavailableError("this node is draining"));
-  const auto time_allowed = node::ParseDeadline(command.deadline_s());
-  if (!time_allowed.ok()) return refuse(time_allowed.status());
-  auto input = ParsePrompt(command);
-  if (!input.ok()) return refuse(input.status());
-  input->arrived = arrived;
-  const absl::Status blocks = CheckBlocks(command, std::ssize(input->prompt));
-  if (!blocks.ok()) return refuse(blocks);
-  if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now)) return;
-  ledger_.LegTaken(command.leg(), command.trace_id());
-  if (resources_.fetched_prompts().Hold(router, command, *input, *time_allowed, now)) return;
-  Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed, nullptr);
+  auto prompt = intake_.Take(
+      router, command, arrived, now,
+      [this](node::RouterKey, const v1::Prefill& parsed) { return ParsePrompt(parsed); });
+  if (prompt.has_value()) Begin(router, command, *prompt);
 }
 
 absl::StatusOr<node::SequenceInput> PrefillCore::ParsePrompt(const v1::Prefill& command) const {
   ASSIGN_OR_RETURN(node::SequenceInput input,
                    node::ParseSequence(command.sequence(), command.leg().sequence_index(),
                                        scheduler_.spec(), scheduler_.constraints()));
+  RETURN_IF_ERROR(CheckBlocks(command, std::ssize(input.prompt)));
   input.first_token_within = node::ParseFirstTokenDue(command.first_token_due_us());
   if (command.lent_units() <= 0) return input;
   input.split_units = command.lent_units();
@@ -118,33 +108,26 @@ absl::Status PrefillCore::CheckBlocks(const v1::Prefill& command, int64_t prompt
                                                    std::max<int64_t>(lendable, 0)));
   }
   const int64_t pool = scheduler_.block_counts().total;
-  if (blocks > pool && blocks - first > pool / 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("lent_units: ", command.lent_units(), " leave ", blocks - first,
-                     " blocks of the prompt here, expected at most ", pool / 2));
+  if (!request::CanComputeSplit(blocks, first, pool)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "lent_units: ", command.lent_units(), " leave ", blocks - first,
+        " blocks of the prompt here, expected at most ", request::SplitBlocksMax(pool, true)));
   }
   return absl::OkStatus();
 }
 
 void PrefillCore::EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed,
                               absl::Time now) {
-  const auto waited = resources_.fetched_prompts().Take(lease, installed);
-  if (!waited.has_value()) return;  // the leg has ended
-  const v1::Prefill& command = waited->command.prefill();
-  auto input = ParsePrompt(command);
-  if (absl::Status wanted = waited->StillWanted(ledger_.draining(), now); !wanted.ok())
-    input = std::move(wanted);
-  if (!input.ok())
-    return ledger_.Refuse(waited->leg.router, command.leg(), input.status(), command.trace_id());
-  input->arrived = waited->arrived;
-  Begin(waited->leg.router, command, *std::move(input), waited->time_allowed, waited->deadline,
-        &*waited);
+  auto prompt = intake_.TakeFetched<v1::Prefill>(
+      lease, installed, now,
+      [this](node::RouterKey, const v1::Prefill& parsed) { return ParsePrompt(parsed); });
+  if (!prompt.has_value()) return;
+  Begin(prompt->waited->leg.router, prompt->waited->command.prefill(), *prompt);
 }
 
 void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
-                        node::SequenceInput input, absl::Duration time_allowed, absl::Time deadline,
-                        const node::FetchedPrompts::Waiting* waited) {
-  const auto sequence = scheduler_.Admit(std::move(input), /*generates=*/false);
+                        node::PromptIntake::Prompt& prompt) {
+  const auto sequence = scheduler_.Admit(std::move(prompt.input), /*generates=*/false);
   if (!sequence.ok()) {
     return ledger_.Refuse(router, command.leg(), sequence.status(), command.trace_id());
   }
@@ -155,20 +138,18 @@ void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
                   .epoch = Epoch(command.epoch()),
                   .sequence = *sequence,
                   .first_ordinal = FirstOrdinal(command),
-                  .time_allowed = time_allowed,
-                  .deadline = deadline,
-                  .receiver = {.node = NodeId(command.receiver_node_id()),
-                               .incarnation = Incarnation(command.receiver_incarnation()),
-                               .transport_address = command.receiver_address(),
-                               .host = command.receiver_host()},
+                  .time_allowed = prompt.time_allowed,
+                  .deadline = prompt.deadline,
+                  .receiver = node::ReceiverOf(command),
                   .lease = LeaseId(command.lease_id()),
                   .lent_units = std::max(0, command.lent_units()),
-                  .fetch_declined = command.fetch_blocks() > 0 && waited == nullptr,
-                  .fetched = waited != nullptr ? waited->fetched : std::nullopt,
-                  .wait = resources_.borrower().BeginWait(deadline - time_allowed)};
+                  .fetch_declined = command.fetch_blocks() > 0 && !prompt.waited.has_value(),
+                  .fetched = prompt.waited.has_value() ? prompt.waited->fetched : std::nullopt,
+                  .wait = resources_.borrower().BeginWait(prompt.deadline - prompt.time_allowed)};
   const auto it = exports_.emplace(ledger_.NewExport(), std::move(exported)).first;
   legs_.emplace(key, it);
   by_sequence_.emplace(*sequence, it);
+  ledger_.LegTaken(command.leg(), command.trace_id());
   ledger_.counters().set_requests(ledger_.counters().requests() + 1);
   scheduler_.Schedule(*sequence);
   OpenIfPossible(it);
@@ -204,8 +185,7 @@ void PrefillCore::OpenIfPossible(Exports::iterator it) {
 // Ends a leg in whatever phase it is; ignores unknown legs and older attempts.
 void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   const node::LegKey key(router, command.leg());
-  resources_.fetched_prompts().Drop(key, command.leg().attempt() + 1);
-  resources_.stored_blocks().Drop(key, command.leg().attempt() + 1);
+  intake_.Drop(key, command.leg().attempt() + 1);
   const auto found = legs_.find(key);
   if (found == legs_.end() || command.leg().attempt() < found->second->second.wire.attempt()) {
     return;

@@ -1,10 +1,13 @@
 // The prefill node's decisions. It computes prompts in chunks, pushes each layer's blocks to the
 // decode node as soon as they are complete, and samples the first token.
 //
+// clang-format off
 //   Prefill ─▶ Refused
-//      └─▶ (loading) ─▶ (fetching) ─▶ Computing ──prompt's last row──▶ Pushed ──ExportDone──▶ gone
-//      (blocks stay as cache)
+//      └─▶ (loading) ─▶ (fetching) ─▶ Computing ──prompt's last row──▶ Pushed
+//              │                                                         │
+//              │         its blocks stay cached; it is gone ◀──ExportDone┘
 //              └── abort, deadline, router lost, step failed ──▶ Abandoned
+// clang-format on
 //
 // A prompt whose beginning lies in storage waits in StoredBlocks while that is read. One whose
 // beginning lies on another node waits in FetchedPrompts while that is brought here. Both hold no
@@ -34,6 +37,7 @@
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
 #include "common/node/node_resources.h"
+#include "common/node/prompt_intake.h"
 
 namespace tandem::prefill_node {
 
@@ -118,16 +122,16 @@ class PrefillCore final : public node::NodeCore {
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
   // The fetch under `lease` is over: computes the prompt. `installed`: null unless all came.
   void EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed, absl::Time now);
+  // Errors: as ParseSequence and CheckBlocks.
   absl::StatusOr<node::SequenceInput> ParsePrompt(const v1::Prefill& command) const;
   // Errors: kInvalidArgument when the receiver lacks no block of the prompt, or this node cannot
   // lend what it is to lend.
   absl::Status CheckBlocks(const v1::Prefill& command, int64_t prompt_tokens) const;
   // The first block that the receiver lacks.
   int64_t FirstOrdinal(const v1::Prefill& command) const;
-  // Admits the prompt and opens its export. `waited`: for its fetch; null: it was not tried.
-  void Begin(node::RouterKey router, const v1::Prefill& command, node::SequenceInput input,
-             absl::Duration time_allowed, absl::Time deadline,
-             const node::FetchedPrompts::Waiting* waited);
+  // Admits the prompt and opens its export. `prompt` keeps all but its input.
+  void Begin(node::RouterKey router, const v1::Prefill& command,
+             node::PromptIntake::Prompt& prompt);
 
   // Opens the export, if the sequence has its blocks, and pushes what is computed.
   void OpenIfPossible(Exports::iterator it);
@@ -167,6 +171,7 @@ class PrefillCore final : public node::NodeCore {
   node::NodeResources& resources_;
   node::SequenceScheduler& scheduler_ = resources_.scheduler();
   node::NodeLedger& ledger_ = resources_.ledger();
+  node::PromptIntake intake_{resources_};
   // Bound: exports_max (4,096).
   Exports exports_;
   // Bound: one for each export.

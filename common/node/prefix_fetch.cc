@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/cost/loan_time.h"
+#include "common/node/receiver_of.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -210,10 +211,7 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
   }
   ledger_.Transfer(transfer::OpenExport{
       .export_id = export_id,
-      .peer = {.node = NodeId(command.receiver_node_id()),
-               .incarnation = Incarnation(command.receiver_incarnation()),
-               .transport_address = command.receiver_address(),
-               .host = command.receiver_host()},
+      .peer = ReceiverOf(command),
       .lease = LeaseId(command.lease_id()),
       .epoch = Epoch(command.epoch()),
       .blocks = std::move(blocks),

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/check.h"
 #include "common/base/mutation.h"
+#include "common/node/receiver_of.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -72,16 +73,12 @@ void PrefixMigration::OnSendBlocks(RouterKey router, const v1::SendBlocks& comma
   if (blocks.empty()) return EndOffer();
   const auto count = static_cast<int32_t>(blocks.size());
   export_ = ledger_.NewExport();
-  ledger_.Transfer(
-      transfer::OpenExport{.export_id = *export_,
-                           .peer = {.node = NodeId(command.receiver_node_id()),
-                                    .incarnation = Incarnation(command.receiver_incarnation()),
-                                    .transport_address = command.receiver_address(),
-                                    .host = command.receiver_host()},
-                           .lease = LeaseId(command.lease_id()),
-                           .epoch = Epoch(command.epoch()),
-                           .blocks = std::move(blocks),
-                           .deadline = until_});
+  ledger_.Transfer(transfer::OpenExport{.export_id = *export_,
+                                        .peer = ReceiverOf(command),
+                                        .lease = LeaseId(command.lease_id()),
+                                        .epoch = Epoch(command.epoch()),
+                                        .blocks = std::move(blocks),
+                                        .deadline = until_});
   ledger_.Transfer(transfer::PushRange{.export_id = *export_,
                                        .first_ordinal = 0,
                                        .ordinal_count = count,

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/request/split_prompt.h"
 #include "router/placement/stored_tokens.h"
 
 namespace tandem::router {
@@ -111,9 +112,8 @@ int64_t SequenceLegs::BlocksToLendFrom(const Node& prefill, const Node& decode) 
   const bool alike =
       prefill.lending_unit_tokens > 0 && prefill.lending_unit_tokens == decode.lending_unit_tokens;
   if (!(beyond_prefill || beyond_decode) || !alike) return 0;
-  // The decode node keeps what both nodes have room for (decode_node/decode_lending.cc).
-  const int64_t kept = std::min(beyond_decode ? decode.num_blocks / 2 : decode.num_blocks,
-                                beyond_prefill ? prefill.num_blocks / 2 : prefill.num_blocks);
+  const int64_t kept = request::SplitBlocksMax({decode.num_blocks, beyond_decode},
+                                               {prefill.num_blocks, beyond_prefill});
   const int64_t lent = decode.blocks_for(tokens) + 1 - kept +
                        decode.lending_unit_tokens / std::max(1, decode.block_tokens);
   return lent <= context_.fleet.SpareBeside(prefill, decode, tokens) ? prefill.num_blocks : 0;
@@ -123,8 +123,7 @@ bool SequenceLegs::CanCompute(const Node& prefill) const {
   const int64_t blocks = prefill.blocks_for(prompt_.size());
   const int64_t lent_tokens = int64_t{decode_.lent_units()} * prefill.lending_unit_tokens;
   if (decode_.lent_units() > 0 && lent_tokens == 0) return false;
-  return blocks <= prefill.num_blocks ||
-         blocks - lent_tokens / prefill.block_tokens <= prefill.num_blocks / 2;
+  return request::CanComputeSplit(blocks, lent_tokens / prefill.block_tokens, prefill.num_blocks);
 }
 
 std::optional<PairPlacement::PrefillPlace> SequenceLegs::FindPrefill(const LegWish& wish) {

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/request/split_prompt.h"
 #include "common/telemetry/log.h"
 #include "decode_node/decode_core.h"
 
@@ -19,9 +20,8 @@ bool DecodeCore::CanReceive(Leg& leg, int64_t prefill_blocks) {
   const bool beyond_sender = prefill_blocks > 0 && blocks > prefill_blocks;
   if (!sequence.grows && !beyond_sender) return true;
   if (prefill_blocks <= 0 || sequence.input.forks_follow) return !sequence.grows;
-  // Both nodes keep room for what else they run.
-  const int64_t kept = std::min(sequence.grows ? pool / 2 : pool,
-                                beyond_sender ? prefill_blocks / 2 : prefill_blocks);
+  const int64_t kept =
+      request::SplitBlocksMax({pool, sequence.grows}, {prefill_blocks, beyond_sender});
   leg.lent_units = scheduler_.HoldEndOnly(leg.sequence, kept);
   return leg.lent_units > 0;
 }
