@@ -101,14 +101,12 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
   void Handle(const RecallLoan& command) override { loans_.Recall(command.key); }
 
   LendingServiceCounters counters() const override {
-    return {.debtors = debtors_now_.load(),
-            .answers = num_answers_.load(),
+    return {.answers = num_answers_.load(),
             .refusals = num_refusals_.load(),
+            .connections_refused = connections_refused_.load(),
+            .debtors = debtors_now_.load(),
             .delayed = num_delayed_.load(),
-            .bytes_in = bytes_in_.load(),
-            .bytes_out = bytes_out_.load(),
-            .busy = absl::Nanoseconds(busy_ns_.load()),
-            .connections_refused = connections_refused_.load()};
+            .bytes_out = bytes_out_.load()};
   }
 
  private:
@@ -207,7 +205,6 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
   void OnRequest(CallPeer peer, CallId call, absl::Span<const std::byte> message) override {
     Debtor& debtor = debtors_.at(peer);
     debtor.heard = clock_.Now();
-    bytes_in_.fetch_add(static_cast<int64_t>(message.size()));
     const auto kind = ReadKind(message);
     absl::Status status = kind.status();
     if (kind.ok()) {
@@ -277,7 +274,6 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
         std::clamp<int64_t>(absl::ToInt64Microseconds(busy), 0, int64_t{ResponseEntry::kBusyUsMax});
     entries_.front().flags |= static_cast<uint32_t>(busy_us) << ResponseEntry::kBusyShift;
     share_.Spend(busy);
-    busy_ns_.fetch_add(absl::ToInt64Nanoseconds(busy));
     num_answers_.fetch_add(1);
     return absl::OkStatus();
   }
@@ -357,7 +353,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
   std::vector<CacheLine> answers_;
 
   std::atomic<int64_t> debtors_now_{0}, num_answers_{0}, num_refusals_{0}, num_delayed_{0},
-      bytes_in_{0}, bytes_out_{0}, busy_ns_{0}, connections_refused_{0};
+      bytes_out_{0}, connections_refused_{0};
   std::atomic<bool> stopping_{false};
   Thread thread_;  // last: it uses everything above
 };

@@ -45,13 +45,13 @@ struct LendingServiceOptions {
 };
 
 struct LendingServiceCounters {
-  int64_t debtors = 0;   // connected now
-  int64_t answers = 0;   // since the start, as all below
-  int64_t refusals = 0;  // questions about loans that are not served, or that are not well formed
-  int64_t delayed = 0;   // questions that waited because the share was used up
-  int64_t bytes_in = 0, bytes_out = 0;
-  absl::Duration busy;              // computing answers
+  int64_t answers = 0;              // since the start, as all but `debtors`
+  int64_t refusals = 0;             // questions about loans not served, or not well formed
   int64_t connections_refused = 0;  // without the secret, or for another node
+  // For tests.
+  int64_t debtors = 0;    // connected now
+  int64_t delayed = 0;    // questions that waited because the share was used up
+  int64_t bytes_out = 0;  // of answers
 };
 
 class LendingService {

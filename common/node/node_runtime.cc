@@ -8,10 +8,8 @@
 #include <utility>
 #include <variant>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
@@ -20,11 +18,8 @@
 #include "common/lending/creditor_links.h"
 #include "common/lending/lending_service.h"
 #include "common/node/constraint_gate.h"
-#include "common/node/cost_report.h"
 #include "common/node/creditor_costs.h"
-#include "common/node/freed_room.h"
-#include "common/node/heartbeat_pace.h"
-#include "common/node/published_load.h"
+#include "common/node/heartbeats.h"
 #include "common/node/router_streams.h"
 #include "common/node/step_progress.h"
 #include "common/rpc/cost_convert.h"
@@ -40,8 +35,6 @@ namespace {
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 // How often an idle engine thread looks whether a late creditor has answered.
 constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(1);
-// How often the heartbeat thread looks whether a heartbeat is due.
-constexpr absl::Duration kHeartbeatLook = absl::Milliseconds(50);
 
 // Fraction of the drain timeout in which running work may finish; the rest is for migration.
 constexpr double kShareToFinish = 0.5;
@@ -69,8 +62,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   ~NodeRuntimeImpl() override {
     // Closing the inbox lets its writers go on without blocking; its reader uses the router streams
     // and transfer to the end.
-    heartbeat_stop_.Close();
-    heartbeat_thread_.Join();
+    heartbeats_.Stop();
     inbox_.Close();
     engine_thread_.Join();
     routers_.reset();
@@ -108,7 +100,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
         [this](RouterStreamEvent event) { OnRouterEvent(std::move(event)); });
     Publish(/*worked=*/false);
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
-    heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
+    heartbeats_.Start(*routers_);
     // Start returns only after the engine thread is on its processor.
     engine_placed_.WaitForNotification();
     return absl::OkStatus();
@@ -158,20 +150,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
   // On a gRPC thread.
   void OnRouterEvent(RouterStreamEvent event) {
     if (auto* message = std::get_if<RouterSpoke>(&event)) {
-      NoteInterval(message->message);
+      heartbeats_.NoteInterval(message->message);
       if (gate_.has_value()) gate_->Filter(message->router, message->message);
     } else if (const auto* gone = std::get_if<RouterGone>(&event)) {
       if (gate_.has_value()) gate_->OnRouterLost(gone->router);
     }
     std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
-  }
-
-  // Heartbeats go to all routers at the shortest interval that any of them asked for.
-  void NoteInterval(const v1::RouterMessage& message) {
-    const double asked_s = message.welcome().heartbeat_interval_s();
-    if (!message.has_welcome() || !(asked_s > 0)) return;
-    absl::MutexLock lock(&mutex_);
-    heartbeat_.RequestInterval(absl::Seconds(asked_s), RealClock().Now());
   }
 
   // ---- engine thread -------------------------------------------------------------------------
@@ -196,7 +180,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
       }
       Dispatch();
       worked = RunStep();
-      AnnounceFreedRoom();
+      heartbeats_.AnnounceFreedRoom(
+          core_->held(), [this] { return Load(); }, *routers_);
       Publish(worked);
     }
   }
@@ -265,8 +250,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     v1::NodeMessage costs;
     *costs.mutable_step_cost() = rpc::ToWire(resources_->step_profile());
     routers_->Send(event.router, std::move(costs));
-    absl::MutexLock lock(&mutex_);
-    costs_.OnRouterJoined();
+    heartbeats_.OnRouterJoined();
   }
   void Handle(RouterSpoke& event) {
     const absl::Time now = RealClock().Now();
@@ -314,13 +298,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       for (const RouterKey router : routers_->open()) *messages[router].add_events() = event;
     for (auto& [router, event] : actions.events) *messages[router].add_events() = std::move(event);
     if (messages.empty()) return;
-    freed_room_.OnReported(core_->held());
-    load_.Send(Load(), [&](const v1::NodeLoad& load) {
-      for (auto& [router, message] : messages) {
-        *message.mutable_load() = load;
-        routers_->Send(router, std::move(message));
-      }
-    });
+    heartbeats_.SendWithLoad(std::move(messages), Load(), core_->held(), *routers_);
   }
 
   void CarryOut(const lending::LendingCommand& command) {
@@ -334,16 +312,6 @@ class NodeRuntimeImpl final : public NodeRuntime {
           }
         },
         command);
-  }
-
-  // Routers would not use freed room until the next heartbeat otherwise.
-  void AnnounceFreedRoom() {
-    if (!freed_room_.TakeDue(core_->held())) return;
-    load_.Send(Load(), [&](const v1::NodeLoad& load) {
-      v1::NodeMessage message;
-      *message.mutable_load() = load;
-      routers_->Broadcast(message);
-    });
   }
 
   // Every command must reach the KV plane, or a lease would never drain. Commands that a full queue
@@ -362,63 +330,38 @@ class NodeRuntimeImpl final : public NodeRuntime {
     return load;
   }
 
-  // All that heartbeats tell; while steps run, no more often than heartbeats look for it.
-  void Publish(bool worked) {
-    if (worked && !drain_begun_ && RealClock().Now() < publish_at_) return;
-    publish_at_ = RealClock().Now() + kHeartbeatLook;
-    load_.Set(Load());
+  // The core's, with those of the KV plane and of lending.
+  v1::NodeCounters Counters() const {
+    v1::NodeCounters counters = resources_->counters();
     const transfer::TransferCounters transfer = transfer_->counters();
+    counters.set_kv_bytes_sent(transfer.bytes_sent);
+    counters.set_kv_bytes_received(transfer.bytes_received);
+    counters.set_kv_frames_rejected(transfer.frames_rejected);
+    counters.set_kv_frames_untimely(transfer.frames_untimely);
+    counters.set_kv_connections_refused(transfer.connections_refused);
+    counters.set_kv_messages_dropped(transfer.messages_dropped);
+    if (lending_ != nullptr) {
+      const lending::LendingServiceCounters lending = lending_->counters();
+      counters.set_lending_answers(lending.answers);
+      counters.set_lending_refusals(lending.refusals);
+      counters.set_lending_connections_refused(lending.connections_refused);
+    }
+    if (creditors_ != nullptr) AddTo(creditors_->counters(), counters);
+    return counters;
+  }
+
+  // All that heartbeats tell.
+  void Publish(bool worked) {
+    if (worked && !drain_begun_ && !heartbeats_.PublishDue()) return;
     if (creditors_ != nullptr) resources_->OnRoundTrips(creditors_->TakeRoundTrips());
-    absl::MutexLock lock(&mutex_);
-    counters_ = resources_->counters();
-    owner_counts_ = resources_->owner_counts();
-    blocks_lendable_ = core_->blocks_lendable();
-    costs_.Update(*resources_);
-    counters_.set_kv_bytes_sent(transfer.bytes_sent);
-    counters_.set_kv_bytes_received(transfer.bytes_received);
-    counters_.set_kv_frames_rejected(transfer.frames_rejected);
-    counters_.set_kv_frames_untimely(transfer.frames_untimely);
-    counters_.set_kv_connections_refused(transfer.connections_refused);
-    counters_.set_kv_messages_dropped(transfer.messages_dropped);
-    if (lending_ != nullptr) counters_.set_lending_answers(lending_->counters().answers);
-    if (creditors_ != nullptr) AddTo(creditors_->counters(), counters_);
+    heartbeats_.Publish({.load = Load(),
+                         .counters = Counters(),
+                         .owner_counts = resources_->owner_counts(),
+                         .blocks_lendable = core_->blocks_lendable()},
+                        *resources_);
     // Not before the core handled the drain request: an idle node would end before routers hear
     // that it drains.
     if (drain_begun_) drained_.Set(core_->idle());
-  }
-
-  // ---- heartbeat thread ----------------------------------------------------------------------
-
-  // But for the load.
-  std::optional<v1::NodeMessage> HeartbeatDue(absl::Time now) {
-    absl::MutexLock lock(&mutex_);
-    if (!heartbeat_.TakeDue(now)) return std::nullopt;
-    v1::NodeMessage message;
-    *message.mutable_counters() = counters_;
-    message.set_blocks_lendable(blocks_lendable_);
-    message.set_has_tenant_blocks(true);
-    for (const kv::BlockOwners::Counts& counts : owner_counts_) {
-      v1::TenantBlocks& held = *message.add_tenant_blocks();
-      held.set_tenant(counts.tenant);
-      held.set_used(counts.used);
-      held.set_cached(counts.cached);
-    }
-    costs_.AddTo(message);
-    return message;
-  }
-
-  void RunHeartbeat() {
-    while (!heartbeat_stop_.closed()) {
-      const absl::Time now = RealClock().Now();
-      routers_->Tick(now);
-      if (std::optional<v1::NodeMessage> message = HeartbeatDue(now); message.has_value()) {
-        load_.SendAgain([&](const v1::NodeLoad& load) {
-          *message->mutable_load() = load;
-          routers_->Broadcast(*message);
-        });
-      }
-      heartbeat_stop_.Pop(kHeartbeatLook);
-    }
   }
 
   const NodeRuntimeOptions options_;
@@ -429,11 +372,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
   NodeActions actions_;  // between calls only memory
   // Bound: the commands of the leases and exports that the pool has blocks for.
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
-  FreedRoom freed_room_;                                    // engine thread
   bool drain_begun_ = false;                                // engine thread
-  absl::Time publish_at_;                                   // engine thread
   BoundedQueue<InboxItem> inbox_;
-  BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
+  Heartbeats heartbeats_{options_.heartbeat_interval};
   std::unique_ptr<transfer::TransferService> transfer_;
   std::unique_ptr<storage::StorageService> storage_;   // null: KV lies in memory only
   std::unique_ptr<lending::LendingService> lending_;   // null, as the next: no lending
@@ -445,18 +386,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Notification engine_placed_;
   std::atomic<bool> draining_{false};
   StepProgress progress_{options_.progress_deadline};
-  PublishedLoad load_;
-  mutable absl::Mutex mutex_;
-  v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);
-  // Bound: --kv-blocks.
-  std::vector<kv::BlockOwners::Counts> owner_counts_ ABSL_GUARDED_BY(mutex_);
-  int64_t blocks_lendable_ ABSL_GUARDED_BY(mutex_) = 0;
-  CostReport costs_ ABSL_GUARDED_BY(mutex_);
   SteadyFlag drained_;
-  HeartbeatPace heartbeat_ ABSL_GUARDED_BY(mutex_){options_.heartbeat_interval};
 
   Thread engine_thread_;
-  Thread heartbeat_thread_;
 };
 
 }  // namespace

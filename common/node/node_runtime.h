@@ -1,16 +1,17 @@
 // The shell around a NodeCore: it connects the core, which only decides, with threads, gRPC, the KV
 // plane and the engine.
 //
-//   thread      owns, does
-//   engine      the resources, the core and the engine: takes events from the inbox, gives them to
-//   the core, runs
-//               engine steps, sends the core's actions
-//   transfer    the KV plane (TransferService)
-//   storage     KV blocks in host memory and on disk (StorageService), if the node has any
-//   lending     answers other nodes' questions about lent blocks (LendingService), if the node
-//   lends heartbeat   connects to routers, sends load reports; never waits for the engine thread
-//   gRPC        parse routers' messages, push them into the inbox
-//   constraints compiles constraints on answers; commands that need one wait in the ConstraintGate
+// clang-format off
+//   thread       owns, does
+//   engine       the resources, the core and the engine: takes events from the inbox, gives them to
+//                the core, runs engine steps, sends the core's actions
+//   transfer     the KV plane (TransferService)
+//   storage      KV blocks in host memory and on disk (StorageService), if the node has any
+//   lending      answers other nodes' questions about lent blocks (LendingService), if it lends
+//   heartbeat    connects to routers, sends load reports (Heartbeats); never waits for `engine`
+//   gRPC         parse routers' messages, push them into the inbox
+//   constraints  compiles constraints on answers; commands that need one wait in the ConstraintGate
+// clang-format on
 //
 // Invariant: every transfer command of the core reaches the KV plane, in order.
 // Thread safety: any thread calls public methods; the owner alone calls Start and the destructor.

@@ -67,11 +67,8 @@ void AddLoad(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegis
 
 void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& labels,
                         MetricRegistry& page) {
-  const auto add = [&](const char* name, const char* help, double value) {
-    page.AddCounter(name, help, labels).Add(value);
-  };
   const auto count = [&](const char* name, const char* help, int64_t value) {
-    add(name, help, static_cast<double>(value));
+    page.AddCounter(name, help, labels).Add(static_cast<double>(value));
   };
   count("tandem_node_loans_total",
         "Loans of KV memory that other nodes have taken on for the node.", counters.loans_taken());
@@ -98,11 +95,31 @@ void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& la
   count("tandem_node_loans_taken_over_total",
         "Loans of prompts that prefill nodes lent, taken over by the node.",
         counters.loans_taken_over());
+  count("tandem_node_loans_recalled_total",
+        "Loans of the node whose creditors wanted their memory back.", counters.loans_recalled());
+}
+
+// What the node asks its creditors, and what debtors ask it.
+void AddLendingQuestions(const v1::NodeCounters& counters, const MetricLabels& labels,
+                         MetricRegistry& page) {
+  const auto add = [&](const char* name, const char* help, double value) {
+    page.AddCounter(name, help, labels).Add(value);
+  };
+  const auto count = [&](const char* name, const char* help, int64_t value) {
+    add(name, help, static_cast<double>(value));
+  };
   count("tandem_node_lending_answers_total",
         "Questions about lent KV that the node has answered for other nodes.",
         counters.lending_answers());
-  count("tandem_node_loans_recalled_total",
-        "Loans of the node whose creditors wanted their memory back.", counters.loans_recalled());
+  count(
+      "tandem_node_lending_refusals_total",
+      "Questions of other nodes about lent KV that the node does not serve, or that were not well "
+      "formed.",
+      counters.lending_refusals());
+  count("tandem_node_lending_connections_refused_total",
+        "Connections for questions about lent KV that the node has refused: without the fleet's "
+        "secret, or for another node.",
+        counters.lending_connections_refused());
   count("tandem_node_lending_questions_total",
         "Messages with questions about lent KV that the node has sent to its creditors.",
         counters.lending_questions());
@@ -212,6 +229,7 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
         "KV blocks that the node could not store or read (the disk was full, damaged or slow).",
         counters.blocks_damaged() + counters.saves_failed() + counters.loads_given_up());
   AddLendingCounters(counters, labels, page);
+  AddLendingQuestions(counters, labels, page);
   count("tandem_node_generated_tokens_total", "Tokens that the node has generated.",
         counters.generated_tokens());
   count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",

@@ -126,6 +126,8 @@ TEST(RequestMetrics, ADebtorsLinksAreCounted) {
   counters.set_lending_round_trip_s(0.25);
   counters.set_lending_awaited_s(0.125);
   counters.set_loans_recalled(3);
+  counters.set_lending_refusals(4);
+  counters.set_lending_connections_refused(5);
   const std::string text = RequestMetrics("m").Text(status, {});
   for (const char* line : {"lending_questions_total", "lending_round_trip_seconds_total"})
     EXPECT_THAT(text, HasSubstr(absl::StrCat("# TYPE tandem_node_", line, " counter\n")));
@@ -140,6 +142,8 @@ TEST(RequestMetrics, ADebtorsLinksAreCounted) {
   has("lending_round_trip_seconds_total", "0.25");
   has("lending_awaited_seconds_total", "0.125");
   has("loans_recalled_total", "3");
+  has("lending_refusals_total", "4");
+  has("lending_connections_refused_total", "5");
 }
 
 TEST(RequestMetrics, NodesThatAreGoneHoldNothing) {
