@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/api/float_bits.h"
 #include "kernels/api/int4_group.h"
 
 namespace tandem::kernels {
@@ -11,12 +12,6 @@ namespace {
 
 constexpr int32_t kGroup = static_cast<int32_t>(kInt4GroupSize);
 constexpr float kE4m3Max = 448.0f;
-
-uint32_t Bits(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
 
 // The place of element i of a group of 32: in lane (i / 2) % 4's words.
 struct Place {
@@ -188,13 +183,13 @@ void UnpackDeviceRow(const DevicePackArgs& args, float* row) {
 }
 
 uint8_t FloatToE4m3(float value) {
-  const uint32_t sign = Bits(value) >> 24 & 0x80u;
+  const uint32_t sign = FloatBits(value) >> 24 & 0x80u;
   const float magnitude = std::fabs(value);
   if (!(magnitude < kE4m3Max)) return static_cast<uint8_t>(sign | 0x7eu);
   if (magnitude < 0x1p-6f) {  // subnormal: a multiple of 2^-9
     return static_cast<uint8_t>(sign | static_cast<uint32_t>(std::nearbyint(magnitude * 0x1p9f)));
   }
-  const uint32_t bits = Bits(magnitude);
+  const uint32_t bits = FloatBits(magnitude);
   const uint32_t rounded = bits + 0x7ffffu + (bits >> 20 & 1u);
   return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
 }
@@ -208,7 +203,7 @@ float E4m3ToFloat(uint8_t bits) {
 }
 
 Bf16Bits FloatToBf16(float value) {
-  const uint32_t bits = Bits(value);
+  const uint32_t bits = FloatBits(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
   return static_cast<Bf16Bits>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }

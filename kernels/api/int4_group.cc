@@ -3,16 +3,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/api/float_bits.h"
+
 namespace tandem::kernels {
 namespace {
 
 constexpr float kHalfMax = 65504.0f;
-
-uint32_t Bits(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
 
 uint16_t FiniteHalf(uint16_t half) {
   return (half & 0x7c00) == 0x7c00 ? static_cast<uint16_t>((half & 0x8000) | 0x7bff) : half;
@@ -45,12 +41,12 @@ float HalfToFloat(uint16_t half) {
 }
 
 uint16_t FloatToHalf(float value) {
-  const uint32_t sign = Bits(value) >> 16 & 0x8000u;
+  const uint32_t sign = FloatBits(value) >> 16 & 0x8000u;
   const float magnitude = std::fabs(Inside(value));
   if (magnitude < 0x1p-14f) {  // subnormal: a multiple of 2^-24
     return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(magnitude * 0x1p24f)));
   }
-  const uint32_t bits = Bits(magnitude);
+  const uint32_t bits = FloatBits(magnitude);
   const uint32_t rounded = bits + 0xfffu + (bits >> 13 & 1u);
   const uint32_t half = (rounded >> 13) - (112u << 10);
   return static_cast<uint16_t>(sign | (half < 0x7bffu ? half : 0x7bffu));

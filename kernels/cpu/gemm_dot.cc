@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_plan.h"
 #include "kernels/cpu/panel_rows.h"
+#include "kernels/cpu/round_rows.h"
 
 #if defined(__AVX512BF16__)
 
@@ -61,20 +62,6 @@ using TileFn = void (*)(const Tile& tile);
 constexpr TileFn kTileFns[] = {RunTile<1>, RunTile<2>,  RunTile<3>,  RunTile<4>,
                                RunTile<5>, RunTile<6>,  RunTile<7>,  RunTile<8>,
                                RunTile<9>, RunTile<10>, RunTile<11>, RunTile<12>};
-
-// Rounds rows of fp32 x into scratch, [rows][k rounded up to even].
-void RoundRows(const GemmArgs& args, int64_t x_stride, const ParallelFor& parallel) {
-  const int64_t k = args.w.shape.k;
-  uint16_t* rounded = static_cast<uint16_t*>(args.scratch);
-  parallel(args.rows, [&](int64_t row, int) {
-    const float* x = args.x + row * args.x_stride;
-    uint16_t* out = rounded + row * x_stride;
-    for (int64_t i = 0; i < k; i += kLanes) {
-      const Mask16 mask = LaneRange(0, k - i);
-      StoreBf16Masked(LaneRange(0, x_stride - i), out + i, LoadMasked(mask, x + i));
-    }
-  });
-}
 
 }  // namespace
 

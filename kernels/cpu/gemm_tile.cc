@@ -12,9 +12,9 @@
 #include <algorithm>
 
 #include "kernels/api/require.h"
-#include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/panel_rows.h"
+#include "kernels/cpu/round_rows.h"
 #include "kernels/cpu/tile_block.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -131,19 +131,6 @@ TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
 TANDEM_INLINE int64_t FewBlocks(int64_t x_stride) {
   constexpr int64_t kBytes = 1 << 20, kLeast = 4, kMost = 8;
   return std::clamp(kBytes / (kBlockRows * x_stride * kElementBytes), kLeast, kMost);
-}
-
-// Rounds rows of fp32 x into scratch, [rows][x_stride], zeros behind k.
-void RoundRows(const GemmArgs& args, int64_t x_stride, const ParallelFor& parallel) {
-  const int64_t k = args.w.shape.k;
-  uint16_t* rounded = static_cast<uint16_t*>(args.scratch);
-  parallel(args.rows, [&](int64_t row, int) {
-    const float* x = args.x + row * args.x_stride;
-    uint16_t* out = rounded + row * x_stride;
-    for (int64_t i = 0; i < x_stride; i += kLanes) {
-      StoreBf16(out + i, LoadMasked(LaneRange(0, k - i), x + i));
-    }
-  });
 }
 
 }  // namespace
