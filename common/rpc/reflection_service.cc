@@ -3,11 +3,13 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/impl/server_initializer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,8 +17,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/shown_text.h"
-#include "grpc/reflection/v1/reflection.grpc.pb.h"
+#include "grpc/reflection/v1/reflection.pb.h"
 
 namespace tandem::rpc {
 namespace {
@@ -48,28 +51,23 @@ void AddFiles(const FileDescriptor* root, v1::FileDescriptorResponse& response) 
   }
 }
 
-class ReflectionService final : public v1::ServerReflection::Service {
+// What a server tells about itself. Thread safety: any thread, after SetServices.
+class Descriptions {
  public:
   // Before the first call.
   void SetServices(std::vector<std::string> names) { names_ = std::move(names); }
 
-  grpc::Status ServerReflectionInfo(
-      grpc::ServerContext*,
-      grpc::ServerReaderWriter<v1::ServerReflectionResponse, v1::ServerReflectionRequest>* stream)
-      override {
-    v1::ServerReflectionRequest request;
-    while (stream->Read(&request)) {
-      v1::ServerReflectionResponse response;
-      response.set_valid_host(request.host());
-      *response.mutable_original_request() = request;
-      Answer(request, response);
-      if (!stream->Write(response)) break;
-    }
-    return grpc::Status::OK;
+  v1::ServerReflectionResponse Answer(const v1::ServerReflectionRequest& request) const {
+    v1::ServerReflectionResponse response;
+    response.set_valid_host(request.host());
+    *response.mutable_original_request() = request;
+    Fill(request, response);
+    return response;
   }
 
  private:
-  void Answer(const v1::ServerReflectionRequest& request, v1::ServerReflectionResponse& response) {
+  void Fill(const v1::ServerReflectionRequest& request,
+            v1::ServerReflectionResponse& response) const {
     switch (request.message_request_case()) {
       case v1::ServerReflectionRequest::kListServices:
         for (const std::string& name : names_) {
@@ -98,14 +96,15 @@ class ReflectionService final : public v1::ServerReflection::Service {
     if (file == nullptr) return Refuse(what, response);
     AddFiles(file, *response.mutable_file_descriptor_response());
   }
-  void AnswerExtension(const v1::ExtensionRequest& asked, v1::ServerReflectionResponse& response) {
+  void AnswerExtension(const v1::ExtensionRequest& asked,
+                       v1::ServerReflectionResponse& response) const {
     const auto* type = pool_.FindMessageTypeByName(asked.containing_type());
     const FieldDescriptor* field =
         type == nullptr ? nullptr : pool_.FindExtensionByNumber(type, asked.extension_number());
     AnswerFile(field == nullptr ? nullptr : field->file(),
                absl::StrCat(asked.containing_type(), " ", asked.extension_number()), response);
   }
-  void AnswerNumbers(const std::string& name, v1::ServerReflectionResponse& response) {
+  void AnswerNumbers(const std::string& name, v1::ServerReflectionResponse& response) const {
     const auto* type = pool_.FindMessageTypeByName(name);
     if (type == nullptr) return Refuse(name, response);
     std::vector<const FieldDescriptor*> extensions;
@@ -120,55 +119,183 @@ class ReflectionService final : public v1::ServerReflection::Service {
   std::vector<std::string> names_;
 };
 
-// Tells the service the server's other services once they are known.
-class ReflectionPlugin final : public grpc::ServerBuilderPlugin {
+using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+using RawHandler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+class Stream;
+
+// The streams of one server that are open, in both versions of the protocol. Thread safety: any
+// thread.
+class OpenStreams {
  public:
-  std::string name() override { return "tandem.reflection.v1"; }
-  void InitServer(grpc::ServerInitializer* server) override { server->RegisterService(service_); }
-  void Finish(grpc::ServerInitializer* server) override {
-    service_->SetServices(*server->GetServiceList());
+  // The oldest stream, when there are too many now: the caller cancels it.
+  Stream* Add(Stream* stream);
+  void Remove(Stream* stream) {
+    absl::MutexLock lock(&mutex_);
+    streams_.erase(std::remove(streams_.begin(), streams_.end(), stream), streams_.end());
   }
-  void ChangeArguments(const std::string&, void*) override {}
-  bool has_sync_methods() const override { return true; }
 
  private:
-  // Shared with the server, which may outlive the builder's plugins.
-  const std::shared_ptr<ReflectionService> service_ = std::make_shared<ReflectionService>();
+  absl::Mutex mutex_;
+  // Bound: kReflectionStreamsMax. The oldest first.
+  std::vector<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-class ReflectionOption final : public grpc::ServerBuilderOption {
+// What the streams of one server share.
+struct Shared {
+  Descriptions descriptions;
+  OpenStreams open;
+};
+
+// One call. It takes requests as bytes, so that it can refuse a large one before it is parsed: as a
+// message, two bytes of a request may take a hundred. Thread safety: gRPC calls the reactions, one
+// at a time; Cancel from any thread. Owner: itself, until OnDone.
+class Stream final : public RawReactor {
  public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<ReflectionPlugin>());
+  static RawReactor* Start(const std::shared_ptr<Shared>& shared,
+                           grpc::CallbackServerContext& context) {
+    auto made = std::make_shared<Stream>(shared, context);
+    Stream* stream = made.get();
+    stream->self_ = std::move(made);
+    Stream* oldest = shared->open.Add(stream);
+    stream->StartRead(&stream->bytes_);
+    if (oldest != nullptr) oldest->Cancel();
+    return stream;
+  }
+  Stream(std::shared_ptr<Shared> shared, grpc::CallbackServerContext& context)
+      : shared_(std::move(shared)), context_(context) {}
+
+  // The stream does not end before its Cancel, which must follow. REQUIRES: it has not ended.
+  void Hold() { ++holds_; }
+  // What the stream waits for fails then, and it ends.
+  void Cancel() {
+    context_.TryCancel();
+    Release();
+  }
+
+  void OnReadDone(bool ok) override { ok ? Reply() : End(grpc::Status::OK); }
+  void OnWriteDone(bool ok) override { ok ? StartRead(&bytes_) : End(grpc::Status::OK); }
+  void OnDone() override { self_ = nullptr; }
+
+ private:
+  void Reply() {
+    const size_t size = bytes_.Length();
+    if (size > kReflectionRequestBytesMax) {
+      bytes_.Clear();
+      return End({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                  absl::StrCat("the request has ", size, " bytes, expected at most ",
+                               kReflectionRequestBytesMax)});
+    }
+    grpc::Slice slice;
+    v1::ServerReflectionRequest request;
+    if (!bytes_.DumpToSingleSlice(&slice).ok() ||
+        !request.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
+      return End({grpc::StatusCode::INVALID_ARGUMENT,
+                  absl::StrCat("the request's ", size,
+                               " bytes are not a well-formed ServerReflectionRequest")});
+    }
+    slice = grpc::Slice(shared_->descriptions.Answer(request).SerializeAsString());
+    bytes_ = grpc::ByteBuffer(&slice, 1);
+    StartWrite(&bytes_);
+  }
+  // Called once, because either a read or a write is under way.
+  void End(const grpc::Status& status) {
+    status_ = status;
+    shared_->open.Remove(this);
+    Release();
+  }
+  void Release() {
+    if (--holds_ == 0) Finish(status_);
+  }
+
+  std::shared_ptr<Stream> self_;  // held until OnDone
+  const std::shared_ptr<Shared> shared_;
+  grpc::CallbackServerContext& context_;  // outlives the stream
+  grpc::ByteBuffer bytes_;                // of the message that is being read or written
+  grpc::Status status_;
+  std::atomic<int> holds_{1};  // End's, and one for each Cancel to come
+};
+
+Stream* OpenStreams::Add(Stream* stream) {
+  absl::MutexLock lock(&mutex_);
+  streams_.push_back(stream);
+  if (streams_.size() <= kReflectionStreamsMax) return nullptr;
+  Stream* oldest = streams_.front();
+  streams_.erase(streams_.begin());
+  oldest->Hold();
+  return oldest;
+}
+
+// The versions of the protocol differ in their name only.
+class ReflectionService final : public grpc::Service {
+ public:
+  ReflectionService(const char* method, const std::shared_ptr<Shared>& shared) {
+    // The server's base class takes both over.
+    AddMethod(std::make_unique<grpc::internal::RpcServiceMethod>(
+                  method, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr)
+                  .release());
+    auto start = [shared](grpc::CallbackServerContext* context) {
+      return Stream::Start(shared, *context);
+    };
+    MarkMethodRawCallback(0, std::make_unique<RawHandler>(std::move(start)).release());
   }
 };
 
 // What gRPC's library calls the plugin that it adds to every server.
 constexpr char kLibraryPlugin[] = "proto_server_reflection";
 
-class NoReflectionOption final : public grpc::ServerBuilderOption {
+// Tells `shared`, if there is one, the server's services once they are known.
+class ServicesPlugin final : public grpc::ServerBuilderPlugin {
  public:
+  explicit ServicesPlugin(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  std::string name() override { return "tandem.reflection"; }
+  void InitServer(grpc::ServerInitializer*) override {}
+  void Finish(grpc::ServerInitializer* server) override {
+    shared_->descriptions.SetServices(*server->GetServiceList());
+  }
+  void ChangeArguments(const std::string&, void*) override {}
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+};
+
+class ReflectionOption final : public grpc::ServerBuilderOption {
+ public:
+  // `shared` is null in a server without reflection.
+  explicit ReflectionOption(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    // The library's holds a thread for each open stream, and parses messages of any size.
     plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
                                   [](const std::unique_ptr<grpc::ServerBuilderPlugin>& plugin) {
                                     return plugin->name() == kLibraryPlugin;
                                   }),
                    plugins->end());
+    if (shared_ != nullptr) plugins->push_back(std::make_unique<ServicesPlugin>(shared_));
   }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace
 
 void RemoveReflection(grpc::ServerBuilder& builder) {
-  builder.SetOption(std::make_unique<NoReflectionOption>());
+  builder.SetOption(std::make_unique<ReflectionOption>(nullptr));
 }
 
-void AddReflection(grpc::ServerBuilder& builder) {
-  // The library adds v1alpha to every server of the process.
+std::vector<std::unique_ptr<grpc::Service>> AddReflection(grpc::ServerBuilder& builder) {
+  // Keeps the library linked, whose description of version v1alpha the answers quote.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  builder.SetOption(std::make_unique<ReflectionOption>());
+  const auto shared = std::make_shared<Shared>();
+  builder.SetOption(std::make_unique<ReflectionOption>(shared));
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  for (const char* method : {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+                             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
+    services.push_back(std::make_unique<ReflectionService>(method, shared));
+    builder.RegisterService(services.back().get());
+  }
+  return services;
 }
 
 }  // namespace tandem::rpc

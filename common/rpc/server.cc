@@ -44,8 +44,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
   // which the linker must keep.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::ServerBuilder builder;
-  limits.reflection ? AddReflection(builder) : RemoveReflection(builder);
   auto server = std::unique_ptr<Server>(new Server());
+  if (limits.reflection) {
+    server->reflection_ = AddReflection(builder);
+  } else {
+    RemoveReflection(builder);
+  }
   builder.AddListeningPort(address, credentials, &server->port_);
   // Without this two processes can listen on one port, and each answers some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -70,6 +70,8 @@ class Server {
 
  private:
   Server() = default;
+  // Bound: the versions of the reflection protocol (2). Outlives server_.
+  std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   int port_ = 0;
