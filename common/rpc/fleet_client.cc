@@ -11,6 +11,7 @@
 #include "common/rpc/join_proof.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/reconnect_pace.h"
+#include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "tandem/v1/fleet.grpc.pb.h"
@@ -216,7 +217,7 @@ class FleetClientImpl final : public FleetClient {
  private:
   std::shared_ptr<grpc::Channel> NewChannel() const {
     grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(64 << 20);
+    arguments.SetMaxReceiveMessageSize(kRouterMessageBytesMax);
     // Heartbeats of this stream must not wait behind another stream's channel.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     // Tick decides when to reconnect; the channel's own backoff stays below that.

@@ -39,6 +39,8 @@ inline constexpr ServerLimits kClientLimits = {.message_bytes_max = kClientMessa
 // From a node. The message is small because anyone who can connect makes the router hold this much
 // for each open stream, before the router knows who sent it.
 inline constexpr int kNodeMessageBytesMax = 4 << 20;
+// From a router to a node.
+inline constexpr int kRouterMessageBytesMax = 64 << 20;
 inline constexpr ServerLimits kNodeLimits = {.message_bytes_max = kNodeMessageBytesMax};
 
 // How a server's connections are encrypted, and whom it serves.

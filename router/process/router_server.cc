@@ -21,6 +21,7 @@
 #include "router/front_end/quota_exchange.h"
 #include "router/front_end/running_answers.h"
 #include "router/front_end/throughput_line.h"
+#include "router/process/command_messages.h"
 #include "router/process/fleet_service.h"
 
 namespace tandem::router {
@@ -303,11 +304,8 @@ class RouterServerImpl final : public RouterServer {
   }
 
   void SendCommands(RouterActions& actions) {
-    absl::flat_hash_map<NodeKey, v1::RouterMessage> messages;
-    for (auto& [node, command] : actions.commands) {
-      *messages[node].add_commands() = std::move(command);
-    }
-    for (auto& [node, message] : messages) fleet_service_.Send(node, std::move(message));
+    for (auto& [node, message] : CommandMessages(actions.commands))
+      fleet_service_.Send(node, std::move(message));
   }
 
   void Deliver(const RequestId& id, ClientEvent& event, absl::Time now) {
