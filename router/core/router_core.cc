@@ -226,6 +226,7 @@ void RouterCore::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl
   if (node == nullptr) return;
   node->last_heard = now;
   absl::Status status = CheckSequenceNumber(*node, message);
+  // FleetService lets none of these through; other callers may.
   if (status.ok() && message.has_registration())
     status = absl::InvalidArgumentError(
         absl::StrCat("node ", node->id.value(), " registered twice on one stream"));

@@ -73,6 +73,7 @@ class FleetService::Stream final
                     "the stream ended without a registration, expected one as its first message"));
       return;
     }
+    if (ending_) return;
     if (!admitted_) {
       if (absl::Status why = owner_.Admit(node_, expected_, *incoming_); !why.ok()) {
         End(why);
@@ -82,9 +83,13 @@ class FleetService::Stream final
       if (!owner_.options_.secret.empty() && !registration.nonce().empty())
         join_proof_ = registration.proof();
       admitted_ = true;
-    }
-    if (incoming_->has_registration()) {
-      owner_.inbox_.Push(NodeRegistered{node_, incoming_->registration()});
+      owner_.inbox_.Push(NodeRegistered{node_, registration});
+    } else if (incoming_->has_registration()) {
+      // What the first one has proven says nothing of another role or id.
+      End(absl::InvalidArgumentError(absl::StrCat(
+          "node '", absl::Utf8SafeCHexEscape(incoming_->registration().node_id().substr(0, 128)),
+          "' registered twice on one stream, expected one registration")));
+      return;
     } else {
       owner_.inbox_.Push(NodeSpoke{node_, std::move(arena_), incoming_});
     }

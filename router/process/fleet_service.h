@@ -47,7 +47,8 @@ class FleetService final : public v1::Fleet::CallbackService {
 
   // Numbers the message and queues it for the node's stream. Dropped when the stream has ended.
   void Send(NodeKey node, v1::RouterMessage message);
-  // Ends the stream with `status`.
+  // Ends the stream with `status`: no message of it goes on to the core. While its node reads
+  // nothing, a write that is under way keeps the stream open, until the connection ends.
   void Disconnect(NodeKey node, const absl::Status& status);
   // Ends all streams; new ones are refused.
   void DisconnectAll(const absl::Status& status);

@@ -175,6 +175,40 @@ TEST_F(FleetStreams, OnlyARegistrationMayComeFirst) {
   EXPECT_EQ(came_.size(), 0);
 }
 
+TEST_F(FleetStreams, ASecondRegistrationEndsTheStream) {
+  Serve({.secret = kSecret});
+  Peer& peer = Join();
+  RegisterProven(peer, "first");
+  Next<NodeRegistered>();
+  RegisterProven(peer, "second");
+  const grpc::Status ended = peer.AwaitEnd();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(ended.error_message(), HasSubstr("node 'second' registered twice on one stream"));
+  Next<NodeGone>();
+  EXPECT_EQ(came_.size(), 0);
+}
+
+// Its node reads nothing, so the end itself waits behind a message that is being written.
+TEST_F(FleetStreams, NothingOfAnEndedStreamGoesOn) {
+  Serve({.secret = kSecret});
+  grpc::ChannelArguments small_window;
+  small_window.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  const auto stub = v1::Fleet::NewStub(grpc::CreateCustomChannel(
+      server_->address(), grpc::InsecureChannelCredentials(), small_window));
+  Peer& peer = Join(*stub);
+  RegisterProven(peer, "silent");
+  const NodeKey node = Next<NodeRegistered>().node;
+  v1::RouterMessage large;
+  large.add_commands()->mutable_abort()->set_reason(std::string(7 << 19, 'x'));
+  service_->Send(node, large);
+  service_->Disconnect(node, absl::UnavailableError("the test ends it"));
+  peer.stream->Write(v1::NodeMessage());
+  EXPECT_TRUE(peer.stream->Read(&large));
+  EXPECT_THAT(peer.AwaitEnd().error_message(), HasSubstr("the test ends it"));
+  Next<NodeGone>();
+  EXPECT_EQ(came_.size(), 0);
+}
+
 TEST_F(FleetStreams, ALargeFirstMessageIsNotRead) {
   Serve({.secret = kSecret});
   Peer& peer = Join();
