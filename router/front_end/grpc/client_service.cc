@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/operator_key.h"
+#include "common/rpc/server.h"
 #include "common/runtime/clock.h"
 #include "router/core/router_core.h"
 #include "router/front_end/grpc/generate_session.h"
@@ -17,6 +18,11 @@
 namespace tandem::router {
 
 namespace {
+
+// What a call's message may have. A long one is parsed in its turn, beside others (RunByLength,
+// GenerateSession); a short one holds an id or a number, and is parsed on gRPC's thread.
+constexpr size_t kLongBytesMax = rpc::kClientMessageBytesMax;
+constexpr size_t kShortBytesMax = 4 << 10;
 
 using RawHandler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
 
@@ -35,14 +41,14 @@ std::string SoughtId(const std::shared_ptr<Tenant>& tenant, const std::string& r
 }  // namespace
 
 const ClientService::Method ClientService::kMethods[] = {
-    {"/tandem.v1.Tandem/Generate", Needs::kInfer, nullptr},
-    {"/tandem.v1.Tandem/Abort", Needs::kKey, &ClientService::Abort},
-    {"/tandem.v1.Tandem/Tokenize", Needs::kInfer, &ClientService::Tokenize},
-    {"/tandem.v1.Tandem/Detokenize", Needs::kInfer, &ClientService::Detokenize},
-    {"/tandem.v1.Tandem/GetModel", Needs::kKey, &ClientService::GetModel},
-    {"/tandem.v1.Tandem/GetStatus", Needs::kStatus, &ClientService::GetStatus},
-    {"/tandem.v1.Tandem/GetTrace", Needs::kKey, &ClientService::GetTrace},
-    {"/tandem.v1.Tandem/ListRequests", Needs::kKey, &ClientService::ListRequests},
+    {"/tandem.v1.Tandem/Generate", Needs::kInfer, kLongBytesMax, nullptr},
+    {"/tandem.v1.Tandem/Abort", Needs::kKey, kShortBytesMax, &ClientService::Abort},
+    {"/tandem.v1.Tandem/Tokenize", Needs::kInfer, kLongBytesMax, &ClientService::Tokenize},
+    {"/tandem.v1.Tandem/Detokenize", Needs::kInfer, kLongBytesMax, &ClientService::Detokenize},
+    {"/tandem.v1.Tandem/GetModel", Needs::kKey, kShortBytesMax, &ClientService::GetModel},
+    {"/tandem.v1.Tandem/GetStatus", Needs::kStatus, kShortBytesMax, &ClientService::GetStatus},
+    {"/tandem.v1.Tandem/GetTrace", Needs::kKey, kShortBytesMax, &ClientService::GetTrace},
+    {"/tandem.v1.Tandem/ListRequests", Needs::kKey, kShortBytesMax, &ClientService::ListRequests},
 };
 
 // Every method is a stream to gRPC: of other methods it reads the first message before it calls the
@@ -91,6 +97,11 @@ ClientReactor* ClientService::Begin(const Method& method,
   }
   if (!known.ok()) return UnaryCall::Refuse(known, caller.audit);
   return UnaryCall::Start(caller.tenant, caller.audit, [this, &method](UnaryCall& call) {
+    const size_t bytes = call.request().Length();
+    if (bytes > method.bytes_max) {
+      return call.Fail(absl::InvalidArgumentError(
+          absl::StrCat("the message has ", bytes, " bytes, expected at most ", method.bytes_max)));
+    }
     // What ends or looks up counts as no request: a used-up quota must not keep it away.
     const absl::Status counted =
         method.needs == Needs::kInfer ? CountRequest(call.tenant()) : absl::OkStatus();

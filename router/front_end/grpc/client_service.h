@@ -50,6 +50,7 @@ class ClientService final : public grpc::Service {
   struct Method {
     const char* path;
     Needs needs;
+    size_t bytes_max;  // of the message; it is not parsed when it is longer
     void (ClientService::*handle)(UnaryCall&);  // null: Generate
   };
   static const Method kMethods[];
