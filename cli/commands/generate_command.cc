@@ -204,10 +204,9 @@ class GenerateCommand final : public Command {
     request.set_cache_salt(cache_salt_);
     request.set_service_tier(service_tier_);
     ApplySamplingFlags(sampling_, request);
-    RETURN_IF_ERROR(ApplySequenceFlags(sequences_, request));
     RETURN_IF_ERROR(ApplyGuidedFlags(guided_, request));
     if (logprobs_ >= 0) request.mutable_sampling()->set_logprobs(logprobs_);
-    return absl::OkStatus();
+    return ApplySequenceFlags(sequences_, request);
   }
 
   // Several answers arrive interleaved; each is printed when it is complete.

@@ -1,10 +1,35 @@
 #include "cli/flags/sequence_flags.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
 #include "absl/strings/str_cat.h"
 
 namespace tandem::cli {
+
+namespace {
+
+// Clears the fields that a JSON object names: MergeFrom would not set them to their defaults, and
+// would add to lists. Of a nested message those that its own object names.
+void ClearNamed(const google::protobuf::Struct& named, google::protobuf::Message& message) {
+  const google::protobuf::Reflection& at = *message.GetReflection();
+  for (const auto& [name, value] : named.fields()) {
+    const google::protobuf::Descriptor& type = *message.GetDescriptor();
+    const auto* field = type.FindFieldByName(name);
+    if (field == nullptr) field = type.FindFieldByCamelcaseName(name);
+    if (field == nullptr) continue;
+    const bool nested = value.has_struct_value() && !field->is_repeated() &&
+                        field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE;
+    if (!nested) {
+      at.ClearField(&message, field);
+    } else if (at.HasField(message, field)) {
+      ClearNamed(value.struct_value(), *at.MutableMessage(&message, field));
+    }
+  }
+}
+
+}  // namespace
 
 void RegisterSequenceFlags(config::Schema& schema, SequenceFlags& flags) {
   schema.Add("n", &flags.n, "Answers; they share the prompt's KV.", {.min = 1, .group = "Answers"});
@@ -36,6 +61,12 @@ absl::Status ApplySequenceFlags(const SequenceFlags& flags, v1::GenerateRequest&
   if (!parsed.ok())
     return absl::InvalidArgumentError(
         absl::StrCat("--params: ", std::string(parsed.message().data(), parsed.message().size())));
+  google::protobuf::Struct named;
+  const auto read = google::protobuf::util::JsonStringToMessage(flags.params, &named);
+  if (!read.ok())
+    return absl::InvalidArgumentError(
+        absl::StrCat("--params: ", std::string(read.message().data(), read.message().size())));
+  ClearNamed(named, request);
   request.MergeFrom(params);
   return absl::OkStatus();
 }

@@ -21,7 +21,8 @@ struct SequenceFlags {
 
 // `flags` outlives `schema`.
 void RegisterSequenceFlags(config::Schema& schema, SequenceFlags& flags);
-// What `params` names wins over other flags. kInvalidArgument says what is wrong with it.
+// What `params` names wins over all that `request` holds: call it after other flags have been
+// applied. kInvalidArgument says what is wrong with it.
 absl::Status ApplySequenceFlags(const SequenceFlags& flags, v1::GenerateRequest& request);
 
 }  // namespace tandem::cli
