@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
 
@@ -22,12 +23,44 @@ std::string& ProcessName() {
 
 constexpr absl::string_view kLevelNames[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
 
+// How many bytes the character at the beginning of `text` has if it is one beyond ASCII that a
+// terminal obeys, or that hides or moves the text around it: U+0080 to U+009F, U+2028 to U+202E
+// and U+2066 to U+2069. 0 for any other.
+size_t ControlBytes(absl::string_view text) {
+  const auto is_between = [text](size_t at, unsigned char least, unsigned char most) {
+    if (at >= text.size()) return false;
+    const auto byte = static_cast<unsigned char>(text[at]);
+    return least <= byte && byte <= most;
+  };
+  if (is_between(0, 0xc2, 0xc2)) return is_between(1, 0x80, 0x9f) ? 2 : 0;
+  if (!is_between(0, 0xe2, 0xe2)) return 0;
+  if (is_between(1, 0x80, 0x80)) return is_between(2, 0xa8, 0xae) ? 3 : 0;
+  return is_between(1, 0x81, 0x81) && is_between(2, 0xa6, 0xa9) ? 3 : 0;
+}
+
 bool NeedsQuotes(absl::string_view value) {
   if (value.empty()) return true;
-  for (const unsigned char c : value) {
+  for (size_t i = 0; i < value.size(); ++i) {
+    const auto c = static_cast<unsigned char>(value[i]);
     if (c <= ' ' || c == '"' || c == '\\' || c == '=' || c == 0x7f) return true;
+    if (ControlBytes(value.substr(i)) > 0) return true;
   }
   return false;
+}
+
+std::string Escaped(absl::string_view value) {
+  std::string escaped;
+  size_t begin = 0;  // of what is not escaped yet
+  for (size_t i = 0; i < value.size();) {
+    const size_t bytes = ControlBytes(value.substr(i));
+    if (bytes > 0) {
+      absl::StrAppend(&escaped, absl::Utf8SafeCEscape(value.substr(begin, i - begin)),
+                      absl::CEscape(value.substr(i, bytes)));
+      begin = i + bytes;
+    }
+    i += std::max<size_t>(bytes, 1);
+  }
+  return escaped + absl::Utf8SafeCEscape(value.substr(begin));
 }
 
 std::string TextLine(absl::Time now, LogLevel level, absl::string_view message,
@@ -45,7 +78,7 @@ std::string TextLine(absl::Time now, LogLevel level, absl::string_view message,
     if (field.key.empty()) continue;
     absl::StrAppend(&line, " ", field.key, "=");
     if (NeedsQuotes(field.value)) {
-      absl::StrAppend(&line, "\"", absl::Utf8SafeCEscape(field.value), "\"");
+      absl::StrAppend(&line, "\"", Escaped(field.value), "\"");
     } else {
       absl::StrAppend(&line, field.value);
     }

@@ -29,6 +29,24 @@ TEST(Log, TextQuotesWhatWouldBreakTheLine) {
               EndsWith("Z INFO lease installed request_id=r-17 blocks=3 why=\"a b\\n\"\n"));
 }
 
+// Beyond ASCII: the control characters U+0080 to U+009F, and those that break or turn lines.
+TEST(Log, TextHasNoCharactersThatATerminalObeys) {
+  for (const char* control : {"\xc2\x80", "\xc2\x9b", "\xc2\x9f", "\xe2\x80\xa8", "\xe2\x80\xa9",
+                              "\xe2\x80\xaa", "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x81\xa9"}) {
+    const std::string line = Logged(LogFormat::kText, LogLevel::kInfo,
+                                    {{"id", absl::StrCat("a", control, "é", control)}});
+    EXPECT_THAT(line, Not(HasSubstr(control)));
+    EXPECT_THAT(line, HasSubstr("id=\"a\\"));
+    EXPECT_THAT(line, HasSubstr("é\\"));
+  }
+  EXPECT_THAT(Logged(LogFormat::kText, LogLevel::kInfo, {{"id", "a\xc2\x9b"}}),
+              HasSubstr(R"(id="a\302\233")"));
+  // Neighbours of these are shown as they are.
+  EXPECT_THAT(
+      Logged(LogFormat::kText, LogLevel::kInfo, {{"id", "\xc2\xa0\xe2\x80\xa7\xe2\x80\xaf…"}}),
+      EndsWith(" id=\xc2\xa0\xe2\x80\xa7\xe2\x80\xaf…\n"));
+}
+
 TEST(Log, JsonKeepsNumbersAndTexts) {
   const std::string line = Logged(LogFormat::kJson, LogLevel::kWarning,
                                   {{"request_id", "17"},
