@@ -117,12 +117,12 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   auto format = NewFormat(std::move(api), options.head, tokenizer);
   auto answer =
       std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
-  answer->writes_start_ = writes_start;
   answer->repeats_all_ = repeats_all;
   answer->repeats_early_ = repeats_early;
   {
     absl::MutexLock lock(&answer->mutex_);
     answer->cost_ = answer->repeated_cost_ = repeated;
+    answer->writes_ = !stream || !writes_start;
   }
   // A server that stops drops what was posted. Sessions and answer hold each other until they end.
   const std::shared_ptr<void> unless_started(nullptr, [answer](void*) {
@@ -203,8 +203,7 @@ bool ApiAnswer::IsQuick() const {
 }
 
 bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
-  // Nothing is written at the start of a completion.
-  const bool urgent = stream_ && (!part.has_started() || writes_start_);
+  const bool urgent = stream_ && !part.has_started();
   absl::MutexLock lock(&mutex_);
   // The core has taken the session's sequences: there is room for others of this answer.
   sequences_ahead_ -= std::exchange(ahead_[prompt], 0);
@@ -214,6 +213,7 @@ bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
   const int64_t cost = CostOf(part);
   cost_ += cost;
   repeated_cost_ += cost;
+  writes_ = writes_ || part.has_delta() || part.has_finished();
   parts_.Add(prompt, part);
   if (urgent || parts_.size() % kGatheredParts == 0) due_ = true;
   return true;
@@ -232,9 +232,11 @@ void ApiAnswer::Drain(bool woken) {
     if (woken) awake_ = false;
     // Later, when what was written is out.
     if (done_ || exchange_->writing()) return;
-    taken_.Clear();
-    std::swap(taken_, parts_);
-    cost_ = 0;
+    if (writes_) {
+      taken_.Clear();
+      std::swap(taken_, parts_);
+      cost_ = 0;
+    }
     ends.swap(ends_);
     due_ = false;
   }

@@ -99,10 +99,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   const std::shared_ptr<HttpExchange> exchange_;
   const bool stream_;
-  // Whether an event announces each choice; fixed before sessions start.
-  bool writes_start_ = false;
   // Whether the end repeats all parts, as one object or as the last event of a stream; whether
-  // other events may, too. Fixed as well.
+  // other events may, too. Fixed before sessions start.
   bool repeats_all_ = false, repeats_early_ = false;
   const Options options_;
   std::unique_ptr<AnswerFormat> format_;  // null once done_
@@ -118,6 +116,9 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   absl::Mutex mutex_;
   PartBuffer parts_ ABSL_GUARDED_BY(mutex_);  // at most kPartsMax; then the answer is cancelled
+  // Whether parts are formatted as they come. An event that announces an answer waits for the
+  // answer's first text or end: a request that is refused in the queue gets a status of its own.
+  bool writes_ ABSL_GUARDED_BY(mutex_) = true;
   // Of formatting the parts that wait; of all parts, and what else the end repeats.
   int64_t cost_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t repeated_cost_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,5 +1,6 @@
 // Goal: the core's thread formats for a client only what takes little time. What takes longer, such
-// as a whole answer with log-probabilities, is left to the client's I/O thread.
+// as a whole answer with log-probabilities, is left to the client's I/O thread. A stream begins
+// with its first text, so that a request that fails before it gets a status of its own.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -22,8 +23,14 @@ class IdleExchange final : public HttpExchange {
     work();
   }
   void Wait(std::shared_ptr<PendingAnswer> answer) override { pending_ = std::move(answer); }
-  void Reply(HttpReply reply) override { written += reply.body; }
-  void BeginStream(const HttpReply& reply) override { written += reply.body; }
+  void Reply(HttpReply reply) override {
+    written += reply.body;
+    status = reply.status;
+  }
+  void BeginStream(const HttpReply& reply) override {
+    written += reply.body;
+    status = reply.status;
+  }
   void WriteStream(absl::string_view bytes) override { written.append(bytes.data(), bytes.size()); }
   void EndStream(bool, absl::string_view bytes) override { WriteStream(bytes); }
   bool writing() const override { return false; }
@@ -35,6 +42,7 @@ class IdleExchange final : public HttpExchange {
   std::vector<absl::AnyInvocable<void()>> posted;
   int ran_inline = 0;
   std::string written;
+  int status = 0;  // 0: no head was written
 
  private:
   std::shared_ptr<PendingAnswer> pending_;
@@ -153,6 +161,9 @@ TEST_F(InlineWrites, EventsThatRepeatMuchAreLeftToTheIoThread) {
   EXPECT_EQ(exchange_->ran_inline, 0);
   EXPECT_EQ(exchange_->posted.size(), 1u);
   RunPosted();
+  Tokens(1, 0);
+  EXPECT_EQ(exchange_->ran_inline, 0);
+  RunPosted();
   EXPECT_TRUE(absl::StrContains(exchange_->written, "response.created"));
   End();
   RunPosted();
@@ -164,6 +175,45 @@ TEST_F(InlineWrites, EventsThatRepeatMuchAreLeftToTheIoThread) {
   End();
   EXPECT_EQ(exchange_->ran_inline, 0) << "the end repeats all ten tokens";
   RunPosted();
+}
+
+TEST_F(InlineWrites, AStreamThatIsRefusedInTheQueueHasAStatusOfItsOwn) {
+  for (const ApiKind kind : {ApiKind::kCompletion, ApiKind::kChat, ApiKind::kResponse,
+                             ApiKind::kMessage, ApiKind::kOllamaChat}) {
+    exchange_->written.clear();
+    exchange_->status = 0;
+    Start(kind, /*stream=*/true, std::nullopt);
+    RunPosted();
+    EXPECT_EQ(exchange_->status, 0) << exchange_->written;
+    session_->Fail(absl::ResourceExhaustedError("waited too long"));
+    session_->Flush(/*inline_ok=*/true);
+    RunPosted();
+    EXPECT_EQ(exchange_->status, 429);
+    EXPECT_TRUE(absl::StrContains(exchange_->written, "waited too long"));
+    EXPECT_FALSE(absl::StrContains(exchange_->written, "data: ")) << exchange_->written;
+  }
+}
+
+TEST_F(InlineWrites, WhatAnnouncesAnAnswerComesWithItsFirstText) {
+  const std::pair<ApiKind, const char*> announced[] = {
+      {ApiKind::kChat, R"("role":"assistant","content":"")"},
+      {ApiKind::kResponse, "response.created"},
+      {ApiKind::kMessage, "message_start"}};
+  for (const auto& [kind, event] : announced) {
+    exchange_->written.clear();
+    exchange_->status = 0;
+    Start(kind, /*stream=*/true, std::nullopt);
+    EXPECT_EQ(exchange_->written, "");
+    Tokens(1, 0);
+    EXPECT_EQ(exchange_->status, 200);
+    const size_t at = exchange_->written.find(event);
+    ASSERT_NE(at, std::string::npos) << exchange_->written;
+    EXPECT_NE(exchange_->written.find("\"x\"", at), std::string::npos) << exchange_->written;
+    session_->Fail(absl::ResourceExhaustedError("lost"));
+    session_->Flush(/*inline_ok=*/true);
+    EXPECT_EQ(exchange_->status, 200) << "its head was out";
+    EXPECT_TRUE(absl::StrContains(exchange_->written, "lost"));
+  }
 }
 
 // The core holds its session, and through it the answer, for a while longer.
