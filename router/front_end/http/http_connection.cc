@@ -224,12 +224,12 @@ void HttpConnection::Flush() {
     if (reply_ended_ && !advancing_) ReplyDone();
     return;
   }
+  writing_ = true;  // nothing may follow the part that was sent
   if (error != boost::asio::error::would_block || !CountHeld()) {
     // The caller may be this connection's answer: it must not be told from within its own call.
     strand_.Post([self = shared_from_this()] { self->Close(); });
     return;
   }
-  writing_ = true;
   sent_in_time_ = sent_;
   write_deadline_ = RealClock().Now() + limits_.write_timeout;
   WatchPace();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -98,6 +99,30 @@ TEST(HttpBudget, CountsWhatIsSentAhead) {
   ASSERT_TRUE(Comes([&] { return unanswered.size() == 2; })) << "theirs were not";
   unanswered.AnswerAll();
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(clients[i]->Read().body, "whole");
+}
+
+// Its stream finds the socket full and the budget used up. What comes until the connection is
+// closed must not follow half a chunk.
+TEST(HttpBudget, NothingFollowsAPartThatWasCutOff) {
+  std::atomic<bool> writing{false};
+  HttpConnection::Hooks hooks;
+  hooks.handle = [&writing](HttpRequest, std::shared_ptr<HttpExchange> exchange) {
+    exchange->BeginStream({200, "text/plain", "first"});
+    exchange->WriteStream(std::string(size_t{24} << 20, 'x'));
+    writing = exchange->writing();
+    exchange->EndStream(true, "last");
+  };
+  hooks.fault = [](int status, const std::string& message, const auto&) {
+    return HttpReply{status, "text/plain", message};
+  };
+  ASSERT_OK_AND_ASSIGN(auto server, HttpServer::Start(BudgetOf(100'000, {}), std::move(hooks)));
+  HttpSocket slow(server->address());
+  ASSERT_TRUE(slow.Send(testing::GetOf("/")));
+  ASSERT_TRUE(Comes([&] { return server->buffers().refused() > 0; }));
+  while (slow.ReadSome()) {
+  }
+  EXPECT_TRUE(writing) << "an answer would write on";
+  EXPECT_EQ(slow.buffer().find("last"), std::string::npos);
 }
 
 // Its answer is 24 MiB, of a budget of 28. It reads some of it all the time, and would take
