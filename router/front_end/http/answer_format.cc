@@ -47,9 +47,11 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
     }
     case v1::GenerateResponse::kPromptLogprobs: {
       // Those of a long prompt come in several parts.
-      const bool first_part = its_prompt.logprobs.is_null();
-      AddPromptLogprobs({tokenizer_, api_.tokens_as_ids}, part.prompt_logprobs().tokens(),
-                        its_prompt.logprobs);
+      const bool first_part = !std::exchange(its_prompt.scored, true);
+      if (!echoes_logprobs()) {
+        AddPromptLogprobs({tokenizer_, api_.tokens_as_ids}, part.prompt_logprobs().tokens(),
+                          its_prompt.logprobs);
+      }
       for (int32_t i = 0; i < api_.n; ++i) {
         OnPromptLogprobs(*IndexOf(prompt, i), part.prompt_logprobs(), first_part);
       }

@@ -75,7 +75,8 @@ class AnswerFormat {
   };
   struct Prompt {
     std::vector<int32_t> token_ids;
-    Json logprobs;  // vLLM's prompt_logprobs, if the client asked for them
+    bool scored = false;  // some of its log-probabilities have come
+    Json logprobs;        // vLLM's prompt_logprobs, if the client asked for them
   };
 
   // ---- What differs between the endpoints. `index` is the choice's.
@@ -94,6 +95,8 @@ class AnswerFormat {
   // Whether the end of each choice is kept with its times.
   virtual bool needs_timing() const { return api_.timing; }
 
+  // Whether the prompt's log-probabilities are given with those of the answer.
+  bool echoes_logprobs() const { return api_.echo && api_.logprobs.has_value(); }
   // Begins an event with one choice, whose members the caller appends as JSON text. REQUIRES:
   // cursor_ has counted it.
   void BeginEvent(std::string& events);

@@ -39,7 +39,7 @@ class CompletionFormat final : public AnswerFormat {
   void OnStarted(size_t, std::string*) override {}
 
   void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& part, bool first_part) override {
-    if (!api_.echo || logprobs_.empty()) return;
+    if (!echoes_logprobs()) return;
     const Prompt& prompt = prompts_[choices_[index].prompt];
     if (first_part && !prompt.token_ids.empty()) logprobs_[index]->AddFirst(prompt.token_ids[0]);
     for (const auto& token : part.tokens()) logprobs_[index]->Add(token);
@@ -105,8 +105,7 @@ class CompletionFormat final : public AnswerFormat {
       object["token_ids"] = choice.token_ids;
       object["prompt_token_ids"] = prompt.token_ids;
     }
-    // Asked for by itself; with echo it is in `logprobs` already.
-    if (prompt.logprobs.is_null() || api_.echo) return object;
+    if (prompt.logprobs.is_null()) return object;
     const bool last = (index + 1) % static_cast<size_t>(api_.n) == 0;  // of this prompt
     object["prompt_logprobs"] = last ? std::move(prompt.logprobs) : prompt.logprobs;
     return object;

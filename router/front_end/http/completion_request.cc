@@ -105,6 +105,11 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict) {
   base.set_echo(api.echo);
   api.keep_special_tokens = base.keep_special_tokens();
   if (api.echo && api.logprobs.has_value()) {
+    if (base.has_prompt_logprobs() && base.prompt_logprobs() != *api.logprobs) {
+      fields.Keep(absl::InvalidArgumentError(
+          absl::StrCat("prompt_logprobs: ", base.prompt_logprobs(), ", expected ", *api.logprobs,
+                       " as in logprobs, which is given with echo")));
+    }
     base.set_prompt_logprobs(*api.logprobs);
     api.field_names.emplace_back("prompt_logprobs", "logprobs");
     base.set_return_prompt_token_ids(true);

@@ -226,6 +226,18 @@ TEST(Completion, BeamsReplaceSampling) {
   EXPECT_FALSE(api.requests[0].has_best_of());
 }
 
+TEST(Completion, AnEchosLogprobsAreThoseOfThePrompt) {
+  ASSERT_OK_AND_ASSIGN(
+      const ApiRequest api,
+      Completion(R"({"prompt":"p","echo":true,"logprobs":2,"prompt_logprobs":2})"));
+  EXPECT_EQ(api.requests[0].prompt_logprobs(), 2);
+  EXPECT_THAT(Completion(R"({"prompt":"p","echo":true,"logprobs":2,"prompt_logprobs":5})"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("prompt_logprobs: 5, expected 2 as in logprobs")));
+  EXPECT_OK(Completion(R"({"prompt":"p","logprobs":2,"prompt_logprobs":5})"));
+  EXPECT_OK(Completion(R"({"prompt":"p","echo":true,"prompt_logprobs":5})"));
+}
+
 TEST(Completion, UnknownFieldsMatterToStrictClientsOnly) {
   EXPECT_OK(Completion(R"({"prompt":"p","hot":1})"));
   EXPECT_THAT(Completion(R"({"prompt":"p","hot":1})", true),

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/byte_vocabulary.h"
+#include "router/front_end/http/completion_format.h"
+#include "router/front_end/http/completion_request.h"
 #include "tests/golden/tokenizer/golden_files.h"
 #include "tests/testing/status_matchers.h"
 
@@ -104,6 +106,38 @@ TEST(LogprobsJson, OffsetsAreThoseOfAnEchoedPrompt) {
   // "<s> a a"
   EXPECT_THAT(LogprobsOf(*llama, ids, {.skip_special_tokens = false})["text_offset"],
               ElementsAre(0, 3, 4, 5, 6));
+}
+
+// With echo they are among the answer's log-probabilities, if it has some.
+TEST(LogprobsJson, ThoseOfAPromptComeOnce) {
+  const auto llama = TinyTokenizer("llama2");
+  const auto choice = [&](const std::string& members) {
+    const Json body = ParseJsonBody(absl::StrCat(R"({"prompt":"u")", members, "}")).value();
+    ApiRequest api = ReadCompletion(body, false).value();
+    api.prompts = api.requests.size();
+    api.requests.clear();
+    const auto format = NewCompletionFormat(api, {"id", 0, "m", "f"}, *llama);
+    v1::GenerateResponse part;
+    for (const int id : {5, 6, 7}) part.mutable_started()->add_prompt_token_ids(id);
+    format->Add(0, part, nullptr);
+    for (const int id : {6, 7}) {  // in two parts
+      part.mutable_prompt_logprobs()->clear_tokens();
+      part.mutable_prompt_logprobs()->add_tokens()->set_token_id(id);
+      format->Add(0, part, nullptr);
+    }
+    part.mutable_finished();
+    format->Add(0, part, nullptr);
+    return ParseJsonBody(format->ToJson()).value()["choices"][0];
+  };
+  const Json echoed = choice(R"(,"echo":true,"logprobs":1)");
+  EXPECT_EQ(echoed["logprobs"]["tokens"].size(), 3u);
+  EXPECT_FALSE(echoed.contains("prompt_logprobs"));
+  const Json alone = choice(R"(,"echo":true,"prompt_logprobs":1)");
+  EXPECT_TRUE(alone["logprobs"].is_null());
+  EXPECT_EQ(alone["prompt_logprobs"].size(), 3u);
+  const Json both = choice(R"(,"logprobs":1,"prompt_logprobs":1)");
+  EXPECT_EQ(both["logprobs"]["tokens"].size(), 0u);
+  EXPECT_EQ(both["prompt_logprobs"].size(), 3u);
 }
 
 }  // namespace
