@@ -60,7 +60,8 @@ std::string ResponseStore::MetricsText() const {
       " bytes.\n# TYPE tandem_responses_kept_bytes gauge\n"
       "tandem_responses_kept_bytes ",
       now.bytes,
-      "\n# HELP tandem_responses_dropped_total Those that made room for others.\n"
+      "\n# HELP tandem_responses_dropped_total Those that made room for others, or were too "
+      "large to keep.\n"
       "# TYPE tandem_responses_dropped_total counter\n"
       "tandem_responses_dropped_total ",
       now.dropped, "\n");
