@@ -59,16 +59,20 @@ HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(const FrontEndOptions& options, Deps deps) {
   auto front_end = std::make_unique<HttpApi>(std::move(deps), options);
-  // First the operators' port, so that no client is served without the rules that it brings.
+  // Both ports are bound before either serves: operators ask about the clients' port.
   if (!options.admin_address.empty()) {
     HttpServerOptions admin = options.server;
     admin.address = options.admin_address;
     admin.threads = 1;
     admin.buffer_bytes_max = kAdminBufferBytes;
-    ASSIGN_OR_RETURN(front_end->admin_, HttpServer::Start(admin, front_end->HooksOf(Port::kAdmin)));
+    ASSIGN_OR_RETURN(front_end->admin_,
+                     HttpServer::Listen(admin, front_end->HooksOf(Port::kAdmin)));
   }
   ASSIGN_OR_RETURN(front_end->server_,
-                   HttpServer::Start(options.server, front_end->HooksOf(Port::kClients)));
+                   HttpServer::Listen(options.server, front_end->HooksOf(Port::kClients)));
+  // First the operators' port, so that no client is served without the rules that it brings.
+  if (front_end->admin_ != nullptr) front_end->admin_->Run();
+  front_end->server_->Run();
   return front_end;
 }
 

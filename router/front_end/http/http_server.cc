@@ -71,7 +71,7 @@ class HttpServerImpl final : public HttpServer {
     for (auto& worker : workers_) worker->thread.Join();
   }
 
-  absl::Status Listen() {
+  absl::Status Bind() {
     if (options_.tls.any()) {
       ASSIGN_OR_RETURN(tls_, TlsContext::Load(options_.tls));
     }
@@ -105,7 +105,7 @@ class HttpServerImpl final : public HttpServer {
     return absl::OkStatus();
   }
 
-  void Run() {
+  void Run() override {
     for (size_t i = 0; i < workers_.size(); ++i) {
       workers_[i]->thread =
           Thread(absl::StrCat("http-", i), [raw = workers_[i].get()] { raw->context.run(); });
@@ -247,10 +247,16 @@ class HttpServerImpl final : public HttpServer {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Listen(const HttpServerOptions& options,
+                                                               HttpConnection::Hooks hooks) {
+  auto server = std::make_unique<HttpServerImpl>(options, std::move(hooks));
+  RETURN_IF_ERROR(server->Bind());
+  return server;
+}
+
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,
                                                               HttpConnection::Hooks hooks) {
-  auto server = std::make_unique<HttpServerImpl>(options, std::move(hooks));
-  RETURN_IF_ERROR(server->Listen());
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server, Listen(options, std::move(hooks)));
   server->Run();
   return server;
 }

@@ -28,12 +28,18 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // kInvalidArgument for a malformed address, and as TlsContext::Load; kUnavailable naming an
-  // address that cannot be bound. The server sets `hooks.closed` itself.
+  // address that cannot be bound. The server sets `hooks.closed` itself. Connections wait in the
+  // kernel until Run.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(const HttpServerOptions& options,
+                                                            HttpConnection::Hooks hooks);
+  // Listen and Run.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
                                                            HttpConnection::Hooks hooks);
   // Calls Stop.
   virtual ~HttpServer() = default;
 
+  // Starts the I/O threads, which serve. REQUIRES: called once, by the owner, before Stop.
+  virtual void Run() = 0;
   // "host:port" with the port bound.
   virtual const std::string& address() const = 0;
   // Each connection, now open or accepted later, closes after its current answer; idle ones close
