@@ -56,11 +56,11 @@ class ChatFormat final : public AnswerFormat {
     }
     const std::string logprobs_text =
         logprobs.empty() ? "null" : absl::StrCat("{\"content\":", JsonText(logprobs), "}");
-    Give(index, messages_[index].finder.Append(text), logprobs_text, extra, events);
+    Give(index, messages_[index].finder.AppendWithoutBlanks(text), logprobs_text, extra, events);
   }
 
   void OnFinished(size_t index, std::string* events) override {
-    Give(index, messages_[index].finder.Flush(), "null", "", events);
+    Give(index, messages_[index].finder.FlushWithoutBlanks(), "null", "", events);
     if (events == nullptr || !cursor_.NewEvent(index)) return;
     Event(index, "{}", "null",
           absl::StrCat(",\"stop_reason\":", JsonText(StopReason(choices_[index]))), *events,

@@ -54,9 +54,11 @@ class OllamaFormat final : public AnswerFormat {
   void OnPromptLogprobs(size_t, const v1::PromptLogprobs&, bool) override {}
 
   void OnDelta(size_t, absl::string_view text, const Tokens&, std::string* events) override {
-    Give(finder_.Append(text), events);
+    Give(finder_.AppendWithoutBlanks(text), events);
   }
-  void OnFinished(size_t, std::string* events) override { Give(finder_.Flush(), events); }
+  void OnFinished(size_t, std::string* events) override {
+    Give(finder_.FlushWithoutBlanks(), events);
+  }
 
   void Give(const ToolPieces& pieces, std::string* events) {
     Json calls = Json::array();

@@ -105,6 +105,32 @@ void ToolCallFinder::AppendInOrder(absl::string_view text,
   }
 }
 
+ToolPieces ToolCallFinder::AppendWithoutBlanks(absl::string_view text) {
+  if (mode_ != ToolMode::kAuto) return Append(text);
+  ToolPieces all;
+  AppendInOrder(text, [&](const ToolPieces& pieces) { AddWithoutBlanks(pieces, all); });
+  return all;
+}
+
+void ToolCallFinder::AddWithoutBlanks(const ToolPieces& pieces, ToolPieces& all) {
+  blanks_ += pieces.content;
+  text_begun_ = text_begun_ || !absl::StripLeadingAsciiWhitespace(pieces.content).empty();
+  if (text_begun_) all.content += std::exchange(blanks_, "");
+  if (pieces.calls.empty()) return;
+  blanks_.clear();
+  text_begun_ = false;
+  all.calls.insert(all.calls.end(), pieces.calls.begin(), pieces.calls.end());
+}
+
+ToolPieces ToolCallFinder::FlushWithoutBlanks() {
+  if (mode_ != ToolMode::kAuto) return Flush();
+  ToolPieces all;
+  AddWithoutBlanks(Flush(), all);
+  // An answer of white space alone is text.
+  if (!found_) all.content += std::exchange(blanks_, "");
+  return all;
+}
+
 void ToolCallFinder::TakeSections(ToolPieces& pieces) {
   const absl::string_view held = held_;
   size_t at = 0;  // what lies before is taken

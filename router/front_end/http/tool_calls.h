@@ -38,12 +38,18 @@ class ToolCallFinder {
   void AppendInOrder(absl::string_view text, absl::FunctionRef<void(const ToolPieces&)> give);
   // The rest. REQUIRES: the answer is complete.
   ToolPieces Flush();
+  // Like Append and Flush, but where the model may call: without white space that stands alone
+  // before a call, or behind the last one.
+  ToolPieces AppendWithoutBlanks(absl::string_view text);
+  ToolPieces FlushWithoutBlanks();
   // Whether any call was found.
   bool found() const { return found_; }
   // Whether the answer ended within a call.
   bool cut() const { return cut_; }
 
  private:
+  // Adds `pieces`, a text or a call, to `all`.
+  void AddWithoutBlanks(const ToolPieces& pieces, ToolPieces& all);
   void TakeSections(ToolPieces& pieces);
   void AddLast(ToolCall call, ToolPieces& pieces);
   bool AddCall(const Json& object, ToolPieces& pieces);
@@ -59,6 +65,8 @@ class ToolCallFinder {
   std::string held_;
   size_t searched_ = 0;  // the bytes of held_, an open section, in which no closing mark begins
   bool found_ = false, cut_ = false;
+  std::string blanks_;       // may stand before a call. Bound: what max_tokens can hold
+  bool text_begun_ = false;  // text other than blanks was given since the last call
 };
 
 }  // namespace tandem::router

@@ -253,6 +253,19 @@ TEST(OllamaFormat, LinesJoinToTheWholeObject) {
   }
 }
 
+TEST(OllamaFormat, BlanksBetweenCallsAreNotContent) {
+  const std::string call = R"(<tool_call>{"name":"f"}</tool_call>)";
+  const std::string text = call + "\n" + call;
+  for (const size_t size : {size_t{1}, text.size()}) {
+    std::string whole;
+    OllamaLines(kOllamaTools, text, size, &whole);
+    EXPECT_EQ(ParseJsonBody(whole).value()["message"]["content"], "");
+    for (const Json& line : OllamaLines(kOllamaTools, text, size)) {
+      EXPECT_EQ(line["message"]["content"], "");
+    }
+  }
+}
+
 TEST(OllamaFormat, ErrorsAreOneMember) {
   HttpReply reply = ErrorReply(absl::InvalidArgumentError("options.top_k: 1.5, expected \"x\""));
   ErrorForm{DialectOf("/api/chat"), "id"}.Apply(reply);

@@ -43,6 +43,33 @@ TEST(ToolCalls, AreFoundInAnySplit) {
   }
 }
 
+// The content without blanks around calls, of `text` given out a few bytes at a time.
+std::string ContentWithoutBlanks(const std::string& text, size_t piece) {
+  ApiRequest api;
+  api.tool_mode = ToolMode::kAuto;
+  ToolCallFinder finder(api);
+  std::string content;
+  for (size_t at = 0; at < text.size(); at += piece) {
+    content += finder.AppendWithoutBlanks(absl::string_view(text).substr(at, piece)).content;
+  }
+  return content + finder.FlushWithoutBlanks().content;
+}
+
+TEST(ToolCalls, BlanksAroundThemAreNotText) {
+  const std::string call = R"(<tool_call>{"name":"f"}</tool_call>)";
+  const std::pair<std::string, const char*> cases[] = {
+      {absl::StrCat("\n\n", call, "\n", call, " \n"), ""},
+      {absl::StrCat("\n", call, "\n<tool_call>{\"name\":\"g\"}"), ""},
+      {absl::StrCat(" so\n", call, "\n", call, " and ", call, "\n"), " so\n and "},
+      {" \n", " \n"},
+      {"\n\nno call ", "\n\nno call "}};
+  for (const auto& [text, content] : cases) {
+    for (size_t piece = 1; piece <= text.size(); ++piece) {
+      EXPECT_EQ(ContentWithoutBlanks(text, piece), content) << text << " in pieces of " << piece;
+    }
+  }
+}
+
 TEST(ToolCalls, OfSeveralThatAreNotParallelTheFirstIsGiven) {
   const std::string text =
       R"(I <tool_call>{"name":"f"}</tool_call>, <tool_call>{"name":"g"}</tool_call><tool_call>{"name":"h"})";
