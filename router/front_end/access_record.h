@@ -31,6 +31,8 @@ class AccessRecord {
 
   // One of the request's answers has ended.
   void OnFinished(const v1::Finished& finished);
+  // What is known of answers that did not end, of a request that failed.
+  void OnUnfinished(const v1::Usage& usage) { output_tokens_ += usage.output_tokens(); }
   // Writes the line. Call it once, at the request's end.
   void Write(const absl::Status& status, absl::Duration total) const;
 

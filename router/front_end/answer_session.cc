@@ -274,7 +274,7 @@ request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
     aborted_ |= done->reason == request::FinishReason::kAborted;
     deps_.traces.OnDone(id_.value(), submitted_, *done, service_->tier());
     SendAll(answers_->OnDone(*std::move(done)), last);
-    if (last) End(absl::OkStatus());
+    if (last) Complete();
   } else if (auto* scored = std::get_if<PromptScored>(&event)) {
     SendAll(answers_->OnScores(std::move(*scored)), false);
   } else {
@@ -300,6 +300,7 @@ void AnswerSession::Measure(const TokensReady& event) {
   if (last_tokens_.size() <= index) last_tokens_.resize(index + 1, absl::InfinitePast());
   absl::Time& last = last_tokens_[index];
   const auto tokens = static_cast<int64_t>(event.tokens.size());
+  output_tokens_ += tokens;
   const bool first = last == absl::InfinitePast();
   deps_.metrics.OnTokens(tokens, first ? absl::ZeroDuration() : now - last);
   if (!first) service_->OnTokens(tokens, now - last);
@@ -318,14 +319,37 @@ void AnswerSession::EndCall(int64_t computed_tokens) {
 }
 
 void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
+  if (sink_ == nullptr) return;  // the client has its end
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].has_finished()) {
-      deps_.metrics.OnFinished(parts[i].finished(), RealClock().Now() - submitted_);
-      if (access_ != nullptr) access_->OnFinished(parts[i].finished());
-      if (audit_ != nullptr) audit_->OnFinished(parts[i].finished());
-    }
+    if (parts[i].has_finished()) Count(parts[i].finished());
     Send(parts[i], last && i + 1 == parts.size());
   }
+}
+
+void AnswerSession::Count(const v1::Finished& finished) {
+  deps_.metrics.OnFinished(finished);
+  if (access_ != nullptr) access_->OnFinished(finished);
+  if (audit_ != nullptr) audit_->OnFinished(finished);
+  const v1::Usage& usage = finished.usage();
+  finished_usage_.set_prompt_tokens(finished_usage_.prompt_tokens() + usage.prompt_tokens());
+  finished_usage_.set_output_tokens(finished_usage_.output_tokens() + usage.output_tokens());
+  reason_ = finished.reason();
+  queued_ = std::min(queued_, absl::Milliseconds(finished.timing().queue_ms()));
+}
+
+void AnswerSession::CountUnfinished() {
+  if (output_tokens_ <= finished_usage_.output_tokens()) return;
+  v1::Usage rest;
+  rest.set_prompt_tokens(started_.prompt_tokens() - finished_usage_.prompt_tokens());
+  rest.set_output_tokens(static_cast<int32_t>(output_tokens_ - finished_usage_.output_tokens()));
+  if (access_ != nullptr) access_->OnUnfinished(rest);
+  if (audit_ != nullptr) audit_->OnUnfinished(rest);
+}
+
+void AnswerSession::Complete() {
+  if (sink_ == nullptr) return;
+  deps_.metrics.OnRequestFinished(reason_, queued_, RealClock().Now() - submitted_);
+  End(absl::OkStatus());
 }
 
 void AnswerSession::Fail(const absl::Status& status) {
@@ -333,6 +357,7 @@ void AnswerSession::Fail(const absl::Status& status) {
   if (sink_ != nullptr) {
     deps_.metrics.OnFailed();
     deps_.traces.OnFailed(id_.value(), submitted_, status, service_->tier());
+    CountUnfinished();
   }
   End(status);
 }

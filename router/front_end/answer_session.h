@@ -159,6 +159,12 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // The core's last event of this request: charges the rest, and gives the tenant's place back.
   void EndCall(int64_t computed_tokens);
   void SendAll(AnswerGroup::Parts parts, bool last);
+  // Counts an answer that has ended.
+  void Count(const v1::Finished& finished);
+  // Counts the tokens of answers that did not end.
+  void CountUnfinished();
+  // All answers have ended and were sent.
+  void Complete();
   void Send(v1::GenerateResponse& part, bool last = false);
   void End(const absl::Status& status);
 
@@ -181,7 +187,13 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // When each sequence's last tokens came; on the core's strand. Bound: kSequencesMax (128).
   absl::InlinedVector<absl::Time, 1> last_tokens_;
   std::optional<ServiceMeasure> service_;
-  bool aborted_ = false;       // by the client, as the core says
+  bool aborted_ = false;  // by the client, as the core says
+  // On the core's strand, as the next ones: the tokens that came for all answers, those of the
+  // answers that have ended, why the last one ended, and when the first one was placed.
+  int64_t output_tokens_ = 0;
+  v1::Usage finished_usage_;
+  v1::FinishReason reason_ = v1::FINISH_REASON_UNSPECIFIED;
+  absl::Duration queued_ = absl::InfiniteDuration();
   v1::GenerateResponse part_;  // the next delta, reused; on the core's strand
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;

@@ -85,7 +85,15 @@ void AuditCall::SetHttpResult(int status) { SetResult(absl::Status(CodeOf(status
 void AuditCall::OnFinished(const v1::Finished& finished) {
   if (finished.reason() == v1::FINISH_REASON_ABORTED) SetResult(absl::CancelledError(""));
   absl::MutexLock lock(&mutex_);
-  const v1::Usage& usage = finished.usage();
+  Add(finished.usage());
+}
+
+void AuditCall::OnUnfinished(const v1::Usage& usage) {
+  absl::MutexLock lock(&mutex_);
+  Add(usage);
+}
+
+void AuditCall::Add(const v1::Usage& usage) {
   line_.prompt_tokens = std::max<int64_t>(line_.prompt_tokens, 0) + usage.prompt_tokens();
   line_.output_tokens = std::max<int64_t>(line_.output_tokens, 0) + usage.output_tokens();
 }

@@ -47,8 +47,12 @@ class AuditCall {
   void SetHttpResult(int status);
   // One of the call's answers has ended.
   void OnFinished(const v1::Finished& finished);
+  // What is known of answers that did not end, of a request that failed.
+  void OnUnfinished(const v1::Usage& usage);
 
  private:
+  void Add(const v1::Usage& usage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   AuditLog& log_;
   absl::Mutex mutex_;
   AuditLine line_ ABSL_GUARDED_BY(mutex_);

@@ -343,7 +343,7 @@ void RequestMetrics::OnTokens(int64_t tokens, absl::Duration since_last) {
   }
 }
 
-void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration since_submit) {
+void RequestMetrics::OnFinished(const v1::Finished& finished) {
   const v1::Usage& usage = finished.usage();
   prompt_tokens_.Add(usage.prompt_tokens());
   cache_queries_.Add(usage.prompt_tokens());
@@ -351,9 +351,7 @@ void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration sin
   // Of the answers to one prompt, one has its tokens.
   if (usage.prompt_tokens() > 0) prompt_size_.Record(usage.prompt_tokens());
   output_size_.Record(usage.output_tokens());
-  total_s_.Record(absl::ToDoubleSeconds(since_submit));
   const v1::Timing& timing = finished.timing();
-  queue_s_.Record(timing.queue_ms() / 1000);
   if (const double predicted_ms = timing.first_token_predicted_ms(); predicted_ms > 0) {
     const double measured_ms = timing.first_token_ms() - timing.queue_ms();
     first_token_predicted_s_->Add(predicted_ms / 1000);
@@ -365,7 +363,13 @@ void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration sin
     kv_hidden_s_->Record(route.kv_hidden_ms() / 1000);
     kv_beyond_s_->Record(route.kv_beyond_ms() / 1000);
   }
-  switch (finished.reason()) {
+}
+
+void RequestMetrics::OnRequestFinished(v1::FinishReason reason, absl::Duration queued,
+                                       absl::Duration since_submit) {
+  total_s_.Record(absl::ToDoubleSeconds(since_submit));
+  queue_s_.Record(absl::ToDoubleSeconds(queued));
+  switch (reason) {
     case v1::FINISH_REASON_STOP:
       return stopped_.Add(1);
     case v1::FINISH_REASON_LENGTH:

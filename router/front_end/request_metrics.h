@@ -32,7 +32,12 @@ class RequestMetrics {
 
   void OnFirstToken(absl::Duration since_submit);
   void OnTokens(int64_t tokens, absl::Duration since_last);
-  void OnFinished(const v1::Finished& finished, absl::Duration since_submit);
+  // One of a request's answers has ended.
+  void OnFinished(const v1::Finished& finished);
+  // A request has ended without an error. Called once, after the end of its last answer. `queued`:
+  // until it was placed.
+  void OnRequestFinished(v1::FinishReason reason, absl::Duration queued,
+                         absl::Duration since_submit);
   void OnFailed();
   // The client left before the core accepted the request.
   void OnAborted() { aborted_.Add(1); }

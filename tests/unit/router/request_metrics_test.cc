@@ -24,8 +24,9 @@ v1::Finished FinishedOf(int32_t prompt_tokens, int32_t output_tokens) {
 TEST(RequestMetrics, APromptOfSeveralAnswersCountsOnce) {
   RequestMetrics metrics("m");
   for (const int32_t prompt_tokens : {100, 0, 0}) {
-    metrics.OnFinished(FinishedOf(prompt_tokens, 7), absl::Seconds(1));
+    metrics.OnFinished(FinishedOf(prompt_tokens, 7));
   }
+  metrics.OnRequestFinished(v1::FINISH_REASON_LENGTH, absl::Seconds(1), absl::Seconds(2));
   const std::string text = metrics.Text({}, {});
   for (const char* name : {"tandem_prompt_tokens", "vllm:request_prompt_tokens"}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("\n", name, "_count{model_name=\"m\"} 1\n")));
@@ -34,17 +35,24 @@ TEST(RequestMetrics, APromptOfSeveralAnswersCountsOnce) {
   }
   EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_count{model_name=\"m\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("vllm:prompt_tokens_total{model_name=\"m\"} 100\n"));
+  for (const char* name : {"tandem_requests_finished_total", "vllm:request_success_total"}) {
+    EXPECT_THAT(text,
+                HasSubstr(absl::StrCat(name, "{model_name=\"m\",finished_reason=\"length\"} 1\n")));
+  }
+  EXPECT_THAT(text, HasSubstr("tandem_request_seconds_sum{model_name=\"m\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_queue_seconds_sum{model_name=\"m\"} 1\n"));
+  EXPECT_EQ(metrics.totals().requests, 1);
 }
 
 TEST(RequestMetrics, TransfersAreSplitIntoWireHiddenAndBeyond) {
   RequestMetrics metrics("m");
-  metrics.OnFinished(FinishedOf(100, 7), absl::Seconds(1));  // nothing moved
+  metrics.OnFinished(FinishedOf(100, 7));  // nothing moved
   v1::Finished moved = FinishedOf(100, 7);
   moved.mutable_route()->set_kv_bytes_moved(1 << 20);
   moved.mutable_route()->set_kv_receive_ms(250);
   moved.mutable_route()->set_kv_hidden_ms(125);
   moved.mutable_route()->set_kv_beyond_ms(0.75);
-  metrics.OnFinished(moved, absl::Seconds(1));
+  metrics.OnFinished(moved);
   const std::string text = metrics.Text({}, {});
   EXPECT_THAT(text, HasSubstr("\ntandem_kv_wire_seconds_sum{model_name=\"m\"} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("\ntandem_kv_hidden_seconds_sum{model_name=\"m\"} 0.125\n"));
@@ -55,13 +63,13 @@ TEST(RequestMetrics, TransfersAreSplitIntoWireHiddenAndBeyond) {
 
 TEST(RequestMetrics, ComparesFirstTokensWithTheirPredictions) {
   RequestMetrics metrics("m");
-  metrics.OnFinished(FinishedOf(100, 7), absl::Seconds(1));  // nothing was predicted
+  metrics.OnFinished(FinishedOf(100, 7));  // nothing was predicted
   for (const double queue_ms : {0, 500}) {
     v1::Finished finished = FinishedOf(100, 7);
     finished.mutable_timing()->set_queue_ms(queue_ms);
     finished.mutable_timing()->set_first_token_ms(queue_ms + 375);
     finished.mutable_timing()->set_first_token_predicted_ms(250);
-    metrics.OnFinished(finished, absl::Seconds(1));
+    metrics.OnFinished(finished);
   }
   const std::string text = metrics.Text({}, {});
   for (const char* line : {"predicted_seconds_total{model_name=\"m\"} 0.5\n",

@@ -27,7 +27,8 @@ TEST(ThroughputLine, CountsTheIntervalAndLeavesIdleOnesOut) {
   finished.set_reason(v1::FINISH_REASON_STOP);
   finished.mutable_usage()->set_prompt_tokens(200);
   finished.mutable_usage()->set_cached_tokens(50);
-  metrics.OnFinished(finished, absl::Seconds(1));
+  metrics.OnFinished(finished);
+  metrics.OnRequestFinished(finished.reason(), absl::ZeroDuration(), absl::Seconds(1));
   EXPECT_EQ(tick(absl::Seconds(9), {2, 1}), "");
   EXPECT_THAT(tick(absl::Seconds(1), {2, 1}),
               HasSubstr("throughput requests_per_s=0.1 prompt_tokens_per_s=20 cached_percent=25 "
