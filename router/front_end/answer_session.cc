@@ -274,7 +274,7 @@ request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
     aborted_ |= done->reason == request::FinishReason::kAborted;
     deps_.traces.OnDone(id_.value(), submitted_, *done, service_->tier());
     SendAll(answers_->OnDone(*std::move(done)), last);
-    if (last) Complete();
+    if (last && !overflowed_) Complete();
   } else if (auto* scored = std::get_if<PromptScored>(&event)) {
     SendAll(answers_->OnScores(std::move(*scored)), false);
   } else {
@@ -320,7 +320,7 @@ void AnswerSession::EndCall(int64_t computed_tokens) {
 
 void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
   if (sink_ == nullptr) return;  // the client has its end
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < parts.size() && !overflowed_; ++i) {
     if (parts[i].has_finished()) Count(parts[i].finished());
     Send(parts[i], last && i + 1 == parts.size());
   }

@@ -50,9 +50,9 @@ namespace tandem::router {
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
-  // Takes the next part. Only OnEnd(OK) follows a `last` part. The sink may leave anything in
-  // `part`; its memory is reused for the next part. False: the client has left too much unread, and
-  // the session ends this request.
+  // Takes the next part. After a `last` part that is taken, only OnEnd(OK) follows. The sink may
+  // leave anything in `part`; its memory is reused for the next part. False: the client has left
+  // too much unread, and the session ends this request.
   virtual bool OnPart(v1::GenerateResponse& part, bool last) = 0;
   // Called exactly once, after every part. Not OK when the answer is incomplete.
   virtual void OnEnd(const absl::Status& status) = 0;

@@ -1,5 +1,6 @@
 // Goal: a request counts once, however many answers it has and however it ends: complete, or
-// because its client does not take a part. The logs tell what tokens a request had that failed.
+// because its client does not take a part, its last ones included. The logs tell what tokens a
+// request had that failed.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -134,6 +135,26 @@ TEST_F(AnswerSessions, AClientThatDoesNotReadHasOneFailedRequest) {
   EXPECT_EQ(line["result"], "RESOURCE_EXHAUSTED");
   EXPECT_EQ(line["prompt_tokens"], kPromptTokens);
   EXPECT_EQ(line["output_tokens"], 3);
+}
+
+// The text that may begin a stop string comes out at the end, before the part that tells the end.
+TEST_F(AnswerSessions, AnAnswerIsNotCompleteWithoutItsLastParts) {
+  for (const size_t room : {1, 2, 3}) {
+    Start(1, room);
+    Token(0, 'z');
+    EXPECT_EQ(sink_->parts.size(), 1u) << "the token is held back";
+    Done(0, true, request::FinishReason::kLength);
+    ASSERT_EQ(sink_->ends.size(), 1u);
+    if (room == 3) {
+      EXPECT_OK(sink_->ends[0]);
+      continue;
+    }
+    EXPECT_THAT(sink_->ends[0],
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slowly")));
+    EXPECT_EQ(sink_->parts.size(), room + 1) << "parts came after one that was refused";
+  }
+  EXPECT_THAT(Metrics(), HasSubstr(Ended("error", 2)));
+  EXPECT_THAT(Metrics(), HasSubstr(Ended("length", 1)));
 }
 
 }  // namespace
