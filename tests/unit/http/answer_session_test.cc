@@ -19,7 +19,6 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Takes a number of parts and refuses the next ones.
 class BoundedSink final : public AnswerSink {
@@ -128,6 +127,7 @@ TEST_F(AnswerSessions, AClientThatDoesNotReadHasOneFailedRequest) {
   EXPECT_THAT(sink_->ends[0], StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("slowly")));
   EXPECT_THAT(Metrics(), HasSubstr(Ended("error", 1)));
   EXPECT_THAT(Metrics(), HasSubstr(Ended("abort", 0)));
+  EXPECT_THAT(Metrics(), HasSubstr("\ntandem_output_tokens_count{model_name=\"m\"} 0\n"));
   EXPECT_THAT(logged, HasSubstr(" output_tokens=3 "));
   ASSERT_TRUE(log->Flush(absl::Seconds(60)));
   nlohmann::json line;
