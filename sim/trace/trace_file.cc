@@ -93,6 +93,10 @@ class TraceSource : public WorkloadSource {
       return lines_.Error(absl::StrCat("arrives at ", absl::FormatDuration(request.at),
                                        ", before the line above it (", absl::FormatDuration(last_),
                                        ")"));
+    if (request.at - last_ > kTraceGapMax)
+      return lines_.Error(absl::StrCat("arrives ", absl::FormatDuration(request.at - last_),
+                                       " after the line above it, expected at most ",
+                                       absl::FormatDuration(kTraceGapMax), "; times are ", Unit()));
     last_ = request.at;
     // An answer of no token still ends with one.
     request.output_tokens = std::max<int64_t>(1, request.output_tokens);
@@ -105,6 +109,7 @@ class TraceSource : public WorkloadSource {
       : lines_(std::move(lines)), first_read_(first_read) {}
   // Fills all but `line` from lines_.line(); `at` counts from any moment.
   virtual absl::Status Parse(TraceRequest& request) = 0;
+  virtual absl::string_view Unit() const = 0;  // of the times: "milliseconds"
 
   LineReader lines_;
 
@@ -119,6 +124,8 @@ class JsonTrace final : public TraceSource {
   explicit JsonTrace(LineReader lines) : TraceSource(std::move(lines), /*first_read=*/true) {}
 
  private:
+  absl::string_view Unit() const override { return "milliseconds"; }
+
   absl::StatusOr<int64_t> Field(const nlohmann::json& line, const char* name) const {
     const auto found = line.find(name);
     if (found == line.end() || !found->is_number_integer())
@@ -190,6 +197,8 @@ class CsvTrace final : public TraceSource {
   }
 
  private:
+  absl::string_view Unit() const override { return columns_.dates ? "dates" : "nanoseconds"; }
+
   absl::Status Parse(TraceRequest& request) override {
     const std::vector<absl::string_view> fields = absl::StrSplit(lines_.line(), ',');
     if (fields.size() != columns_.count)

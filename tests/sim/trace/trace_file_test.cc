@@ -131,6 +131,10 @@ TEST(TraceFile, RefusesLinesThatCannotBeByNumberAndField) {
       {json("6", "1", "1", "[281474976710656]"), "below 2^48"},
       {json("6", "1", "1", "[1.5]"), "a name in \"hash_ids\" is 1.5"},
       {json("4", "1", "1", "[1]"), "line 2: arrives at -1ms, before the line above"},
+      {json("9000000000000000000", "1", "1", "[1]"),
+       "line 2: arrives 2499999999999h59m59.995s after the line above it, expected at most 168h; "
+       "times are milliseconds"},
+      {json("604800006", "1", "1", "[1]"), "line 2: arrives 168h0.001s after the line above"},
       {"\n", "line 2: expected a JSON object"},
   };
   for (const auto& [line, what] : cases) {
@@ -143,7 +147,8 @@ TEST(TraceFile, RefusesLinesThatCannotBeByNumberAndField) {
       {"1,2\n", "line 2: 2 fields, expected 3"},
       {"x,2,3\n", "line 2: the time is 'x'"},
       {"1,x,3\n", "line 2: the prompt's tokens are 'x'"},
-      {"1,2,\n", "line 2: the answer's tokens are ''"}};
+      {"1,2,\n", "line 2: the answer's tokens are ''"},
+      {"1,2,3\n604800000000002,2,3\n", "expected at most 168h; times are nanoseconds"}};
   for (const auto& [line, what] : csv_cases) {
     const auto requests = ReadAll(absl::StrCat(header, line));
     EXPECT_THAT(std::string(requests.status().message()), HasSubstr(what)) << line;
