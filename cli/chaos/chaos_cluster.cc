@@ -1,6 +1,7 @@
 #include "cli/chaos/chaos_cluster.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -23,6 +24,16 @@ namespace {
 
 constexpr absl::Duration kStatusTimeout = absl::Seconds(2);
 constexpr absl::Duration kRoutersStart = absl::Seconds(30);
+// Bytes that a memory-limited process may still map, beyond what it has mapped.
+constexpr int64_t kSpareBytes = 64 << 10;
+
+// Bytes of address space that a process has mapped; 0 when it is gone.
+int64_t MappedBytes(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
+  int64_t pages = 0;
+  file >> pages;
+  return file ? pages * 4096 : 0;
+}
 
 class ChaosClusterImpl final : public ChaosCluster {
  public:
@@ -82,6 +93,15 @@ class ChaosClusterImpl final : public ChaosCluster {
   void Signal(int process, int signal) override {
     const auto& child = processes_[static_cast<size_t>(process)].child;
     if (child != nullptr) child->Signal(signal);
+  }
+  bool LimitMemory(int process, bool limited) override {
+    const pid_t running = pid(process);
+    const int64_t mapped = running == 0 ? 0 : MappedBytes(running);
+    if (mapped == 0) return false;
+    const rlim_t bytes = limited ? static_cast<rlim_t>(mapped + kSpareBytes) : RLIM_INFINITY;
+    const rlimit limit = {bytes, RLIM_INFINITY};
+    prlimit(running, RLIMIT_AS, &limit, nullptr);
+    return true;
   }
   void Kill(int process) override { processes_[static_cast<size_t>(process)].child.reset(); }
   absl::Status StartAgain(int process) override { return Spawn(process); }

@@ -44,6 +44,9 @@ class ChaosCluster {
   virtual std::vector<std::string> router_addresses() const = 0;
   virtual pid_t pid(int process) const = 0;  // 0 while it is down
   virtual void Signal(int process, int signal) = 0;
+  // With `limited` the process can map 64 KiB more than now; otherwise any amount again. Returns
+  // whether it runs.
+  virtual bool LimitMemory(int process, bool limited) = 0;
   // Sends SIGKILL and waits for the end.
   virtual void Kill(int process) = 0;
   // REQUIRES: it is down.

@@ -1,32 +1,15 @@
 #include "cli/chaos/fault_runner.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace tandem::cli {
-namespace {
-
-// Bytes that a memory-limited process may still map, beyond what it has mapped.
-constexpr int64_t kSpareBytes = 64 << 10;
-
-// Bytes of address space that a process has mapped; 0 when it is gone.
-int64_t MappedBytes(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
-  int64_t pages = 0;
-  file >> pages;
-  return file ? pages * 4096 : 0;
-}
-
-}  // namespace
-
 FaultRunner::FaultRunner(std::vector<ChaosFault> faults, const ChaosTopology& topology,
                          ChaosCluster& cluster, Namespaces* namespaces)
     : faults_(std::move(faults)), topology_(topology), cluster_(cluster), namespaces_(namespaces) {}
@@ -53,7 +36,7 @@ void FaultRunner::EndThoseOverAt(absl::Duration since_begin) {
     }
     const ChaosFault ending = active_[i];
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
-    End(ending);
+    End(ending, since_begin);
   }
 }
 
@@ -68,7 +51,9 @@ void FaultRunner::Begin(ChaosFault fault) {
     case ChaosFaultKind::kPause:
       return cluster_.Signal(fault.victim, SIGSTOP);
     case ChaosFaultKind::kMemory:
-      return LimitMemory(fault.victim, true);
+      if (cluster_.LimitMemory(fault.victim, true))
+        memory_limited_until_[fault.victim] = absl::InfiniteDuration();
+      return;
     case ChaosFaultKind::kDrain:
       if (cluster_.pid(fault.victim) == 0) return;
       draining_.insert(fault.victim);
@@ -82,15 +67,14 @@ void FaultRunner::Begin(ChaosFault fault) {
   }
 }
 
-void FaultRunner::End(const ChaosFault& fault) {
+void FaultRunner::End(const ChaosFault& fault, absl::Duration now) {
   switch (fault.kind) {
     case ChaosFaultKind::kKill:
       return StartDown(fault.victim);
     case ChaosFaultKind::kPause:
       return cluster_.Signal(fault.victim, SIGCONT);
     case ChaosFaultKind::kMemory:
-      if (cluster_.pid(fault.victim) == 0) return StartDown(fault.victim);
-      return LimitMemory(fault.victim, false);
+      return EndMemoryFault(fault.victim, now);
     case ChaosFaultKind::kDrain:
       // No other fault has stopped the victim, so it should have ended by itself.
       if (draining_.erase(fault.victim) == 0) return;
@@ -113,35 +97,42 @@ bool FaultRunner::Active(ChaosFaultKind kind) const {
                      [kind](const ChaosFault& fault) { return fault.kind == kind; });
 }
 
+bool FaultRunner::DiedOfMemory(const ChaosCluster::Ended& ended, absl::Duration now) const {
+  // A process that is refused memory ends itself. It has no reason to use a bad address.
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE})
+    if (ended.how == absl::StrCat("signal ", signal)) return false;
+  const auto found = memory_limited_until_.find(ended.process);
+  return found != memory_limited_until_.end() && now <= found->second;
+}
+
 void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) {
-  for (const ChaosFault& fault : active_)
-    if (fault.kind == ChaosFaultKind::kMemory && fault.victim == ended.process) return;
   // A router says by exit code 1 that its drain cut answers off, which their clients then resume.
   const bool cut_off = topology_.RoleOf(ended.process) == "router" && ended.how == "exit code 1";
   const bool drained =
       draining_.erase(ended.process) > 0 && (ended.how == "exit code 0" || cut_off);
-  if (memory_limited_.count(ended.process) == 0 && !drained)
+  if (!drained && !DiedOfMemory(ended, now))
     crashes_.push_back(absl::StrFormat("%s ended with %s at %.1f s",
                                        topology_.NameOf(ended.process), ended.how,
                                        absl::ToDoubleSeconds(now)));
-  StartDown(ended.process);
+  // The end of a fault of its memory starts it.
+  const bool limited = std::any_of(active_.begin(), active_.end(), [&](const ChaosFault& fault) {
+    return fault.kind == ChaosFaultKind::kMemory && fault.victim == ended.process;
+  });
+  if (!limited) StartDown(ended.process);
 }
 
 void FaultRunner::StartDown(int process) {
-  memory_limited_.erase(process);
+  memory_limited_until_.erase(process);
   if (const absl::Status started = cluster_.StartAgain(process); !started.ok())
     crashes_.push_back(
         absl::StrCat(topology_.NameOf(process), " cannot be started: ", started.ToString()));
 }
 
-void FaultRunner::LimitMemory(int process, bool limited) {
-  const pid_t pid = cluster_.pid(process);
-  const int64_t mapped = pid == 0 ? 0 : MappedBytes(pid);
-  if (mapped == 0) return;
-  if (limited) memory_limited_.insert(process);
-  const rlim_t bytes = limited ? static_cast<rlim_t>(mapped + kSpareBytes) : RLIM_INFINITY;
-  const rlimit limit = {bytes, RLIM_INFINITY};
-  prlimit(pid, RLIMIT_AS, &limit, nullptr);
+void FaultRunner::EndMemoryFault(int process, absl::Duration now) {
+  if (cluster_.pid(process) == 0) return StartDown(process);
+  cluster_.LimitMemory(process, false);
+  if (const auto found = memory_limited_until_.find(process); found != memory_limited_until_.end())
+    found->second = now + kChaosMemoryGrace;
 }
 
 void FaultRunner::ApplyNetwork() {
@@ -179,7 +170,7 @@ void FaultRunner::EndAll(absl::Duration since_begin) {
     cluster_.Kill(process);
     StartDown(process);
   }
-  for (const ChaosFault& fault : std::exchange(active_, {})) End(fault);
+  for (const ChaosFault& fault : std::exchange(active_, {})) End(fault, since_begin);
   next_ = faults_.size();
 }
 

@@ -2,6 +2,7 @@
 // ended. Thread safety: one thread at a time. Owner: the chaos command.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,6 +14,9 @@
 #include "cli/chaos/namespaces.h"
 
 namespace tandem::cli {
+
+// A process may still die of a fault of its memory this long after the fault.
+inline constexpr absl::Duration kChaosMemoryGrace = absl::Seconds(3);
 
 class FaultRunner {
  public:
@@ -37,14 +41,16 @@ class FaultRunner {
  private:
   void Begin(ChaosFault fault);
   // REQUIRES: the fault is not active any more.
-  void End(const ChaosFault& fault);
+  void End(const ChaosFault& fault, absl::Duration now);
   bool Active(ChaosFaultKind kind) const;
+  // Whether a fault of its memory explains that the process ended in this way.
+  bool DiedOfMemory(const ChaosCluster::Ended& ended, absl::Duration now) const;
   void EndThoseOverAt(absl::Duration since_begin);
   void OnEnded(const ChaosCluster::Ended& ended, absl::Duration now);
   void StartDown(int process);
   // Gives each network link the worst condition that an active fault sets for it.
   void ApplyNetwork();
-  void LimitMemory(int process, bool limited);
+  void EndMemoryFault(int process, absl::Duration now);
 
   const std::vector<ChaosFault> faults_;
   const ChaosTopology topology_;
@@ -53,8 +59,9 @@ class FaultRunner {
   size_t next_ = 0;
   absl::Duration late_;  // how far the plan has fallen behind
   std::vector<ChaosFault> active_, carried_out_;
-  std::set<int> draining_;        // a fault sent SIGTERM, and the process has not ended yet
-  std::set<int> memory_limited_;  // a fault took their memory; they may die of it later
+  std::set<int> draining_;  // a fault sent SIGTERM, and the process has not ended yet
+  // A fault took the memory of these processes. They may die of it until then.
+  std::map<int, absl::Duration> memory_limited_until_;
   std::vector<std::string> crashes_;
 };
 

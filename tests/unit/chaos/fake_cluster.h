@@ -17,6 +17,10 @@ class FakeCluster final : public ChaosCluster {
   std::vector<std::string> router_addresses() const override { return {}; }
   pid_t pid(int process) const override { return down.count(process) > 0 ? 0 : 100 + process; }
   void Signal(int process, int signal) override { signals.emplace_back(process, signal); }
+  bool LimitMemory(int process, bool limited) override {
+    limits.emplace_back(process, limited);
+    return pid(process) != 0;
+  }
   void Kill(int process) override { down.insert(process); }
   absl::Status StartAgain(int process) override {
     down.erase(process);
@@ -37,6 +41,7 @@ class FakeCluster final : public ChaosCluster {
   std::vector<int64_t> open_files;
   std::set<int> down;
   std::vector<std::pair<int, int>> signals;
+  std::vector<std::pair<int, bool>> limits;
   std::vector<int> started;
   std::vector<Ended> ended;
 };

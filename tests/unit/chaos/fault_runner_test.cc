@@ -1,6 +1,7 @@
 // Goal: a drained process that ends with code 0 is started again; one that ignores SIGTERM, or ends
 // with another code, is a broken promise; one whose time is not over when the run ends is none. The
-// disk stays full until the last fault that fills it ends.
+// disk stays full until the last fault that fills it ends. A fault of its memory explains the end
+// of a process for a few seconds, and a use of a bad address never.
 #include "cli/chaos/fault_runner.h"
 
 #include <gmock/gmock.h>
@@ -121,6 +122,61 @@ TEST(FaultRunnerDisk, IsEmptyWhenTheRunEnds) {
   EXPECT_TRUE(disk.full);
   runner.EndAll(absl::Seconds(2));
   EXPECT_FALSE(disk.full);
+}
+
+class FaultRunnerMemory : public ::testing::Test {
+ protected:
+  FaultRunnerMemory()
+      : runner_({{.at = kAt, .lasts = kLasts, .kind = ChaosFaultKind::kMemory, .victim = kVictim}},
+                ChaosTopology(), cluster_, /*namespaces=*/nullptr) {
+    runner_.Tick(kAt);
+    EXPECT_THAT(cluster_.limits, ElementsAre(std::pair(kVictim, true)));
+  }
+
+  const absl::Duration ends_ = kAt + kLasts, explained_until_ = kAt + kLasts + kChaosMemoryGrace;
+  FakeCluster cluster_;
+  FaultRunner runner_;
+};
+
+TEST_F(FaultRunnerMemory, ExplainsADeathWhileItLastsAndStartsTheProcessAtItsEnd) {
+  cluster_.End(kVictim, "signal 6");
+  runner_.Tick(ends_ - absl::Milliseconds(10));
+  EXPECT_THAT(cluster_.started, IsEmpty());
+  runner_.Tick(ends_);
+  EXPECT_THAT(cluster_.started, ElementsAre(kVictim));
+  EXPECT_THAT(runner_.crashes(), IsEmpty());
+}
+
+TEST_F(FaultRunnerMemory, ExplainsADeathSoonAfterIt) {
+  runner_.Tick(ends_);
+  EXPECT_THAT(cluster_.limits, ElementsAre(std::pair(kVictim, true), std::pair(kVictim, false)));
+  cluster_.End(kVictim, "exit code 1");
+  runner_.Tick(explained_until_);
+  EXPECT_THAT(runner_.crashes(), IsEmpty());
+  EXPECT_THAT(cluster_.started, ElementsAre(kVictim));
+}
+
+TEST_F(FaultRunnerMemory, ExplainsNoLaterDeath) {
+  runner_.Tick(ends_);
+  cluster_.End(kVictim, "signal 6");
+  runner_.Tick(explained_until_ + absl::Milliseconds(10));
+  EXPECT_THAT(runner_.crashes(), ElementsAre(HasSubstr("decode-1 ended with signal 6")));
+  EXPECT_THAT(cluster_.started, ElementsAre(kVictim));
+}
+
+TEST_F(FaultRunnerMemory, ExplainsNoDeathOfAnotherProcess) {
+  cluster_.End(kVictim + 1, "signal 6");
+  runner_.Tick(ends_);
+  EXPECT_THAT(runner_.crashes(), ElementsAre(HasSubstr("decode-2 ended with signal 6")));
+}
+
+TEST_F(FaultRunnerMemory, ExplainsNoUseOfABadAddress) {
+  cluster_.End(kVictim, "signal 11");
+  runner_.Tick(kAt + absl::Milliseconds(10));
+  EXPECT_THAT(runner_.crashes(), ElementsAre(HasSubstr("decode-1 ended with signal 11")));
+  EXPECT_THAT(cluster_.started, IsEmpty()) << "the fault's end starts it";
+  runner_.Tick(ends_);
+  EXPECT_THAT(cluster_.started, ElementsAre(kVictim));
 }
 
 }  // namespace
