@@ -161,9 +161,9 @@ class ChaosRun {
     ChaosLoad::Recording recording = ChaosLoad::Record(load_, [this] { return stopped(); });
     if (interrupted_) return Interrupted();
     for (const ChaosRequest& record : recording.records)
-      if (record.end != ChaosRequest::End::kWhole)
+      if (const std::string why = WhyNotCalm(record); !why.empty())
         return absl::InternalError(
-            absl::StrCat("without faults, request ", record.id, " failed: ", record.what));
+            absl::StrCat("without faults, request ", record.id, " failed: ", why));
     for (size_t i = 0; up_.common.engine == "hash" && i < load_.requests.size(); ++i) {
       const std::string difference =
           DifferenceFromHashEngine(load_.requests[i], recording.answers[i]);

@@ -175,6 +175,8 @@ class ChaosLoadImpl final : public ChaosLoad {
         return;
       }
       ++record.calls;
+      if (record.first_failure.empty() && !absl::IsResourceExhausted(status))
+        record.first_failure = status.ToString();
       router = (router + 1) % stubs_.size();
       if (collector.tokens() > before) delay = kRetryDelayMin;
       Pause(delay * (0.5 + 0.001 * static_cast<double>(random.Below(1000))));
@@ -256,7 +258,9 @@ ChaosLoad::Recording ChaosLoad::Record(const Options& options,
                                        const std::function<bool()>& stopped) {
   Recording recording;
   recording.answers.resize(options.requests.size());
-  ChaosLoadImpl load(options, RealClock().Now());
+  Options calm = options;
+  calm.patience = std::max(options.patience, options.give_up_after / 2);
+  ChaosLoadImpl load(calm, RealClock().Now());
   std::atomic<int> next{0};
   const int count = static_cast<int>(options.requests.size());
   load.Run(

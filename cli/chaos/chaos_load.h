@@ -32,7 +32,8 @@ class ChaosLoad {
   };
 
   // Sends each request once. Returns the answers and their records, by request. Cuts calls off when
-  // `stopped` returns true.
+  // `stopped` returns true. Without faults a call that is asked again counts as failed, so a client
+  // waits through the silence of a busy machine, for half of give_up_after.
   struct Recording {
     std::vector<std::vector<SequenceAnswer>> answers;
     std::vector<ChaosRequest> records;

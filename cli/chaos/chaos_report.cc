@@ -45,6 +45,12 @@ std::string RecoveryLine(const ChaosRequest& record, const std::string& group, d
 
 }  // namespace
 
+std::string WhyNotCalm(const ChaosRequest& request) {
+  if (request.end != ChaosRequest::End::kWhole) return request.what;
+  if (request.first_failure.empty()) return "";
+  return absl::StrCat("it was asked again after ", request.first_failure);
+}
+
 ChaosReport Summarize(const ChaosFindings& findings) {
   ChaosReport report;
   report.seed = findings.seed;

@@ -20,6 +20,8 @@ struct ChaosRequest {
   End end = End::kWhole;
   std::string what;  // kMismatch and kGivenUp: what happened
   int calls = 1;     // that the client made
+  // Why its client asked again first, other than that there was no room; "" = it did not.
+  std::string first_failure;
   int placements = 1;
   int64_t tokens = 0;
   int64_t lent_tokens = 0;  // of its KV that other nodes kept at a time
@@ -31,6 +33,10 @@ struct ChaosRequest {
   bool recovered() const { return end == End::kWhole && (calls > 1 || placements > 1); }
   absl::Duration pause() const { return pause_to - pause_from; }
 };
+
+// What a request met that none may meet while nothing fails; "" = nothing. To be asked again
+// because there was no room is allowed.
+std::string WhyNotCalm(const ChaosRequest& request);
 
 struct ChaosFindings {
   ChaosTopology topology;
