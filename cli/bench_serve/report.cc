@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "cli/report/distribution_json.h"
+#include "cli/report/foreign_text.h"
 #include "router/front_end/json_body.h"
 
 namespace tandem::cli {
@@ -24,9 +25,9 @@ std::string TierRows(absl::Span<const TierSummary> tiers) {
       absl::StrFormat("\n%-22s %10s %10s %10s %10s %10s %10s %10s\n", "SERVICE TIER", "REQUESTS",
                       "ANSWERED", "REFUSED", "TTFT P50", "TTFT P99", "ITL P50", "ITL P99");
   for (const TierSummary& tier : tiers)
-    absl::StrAppendFormat(&text, "%-22s %10d %10d %10d %10.2f %10.2f %10.2f %10.2f\n", tier.name,
-                          tier.requests, tier.answered, tier.refused, tier.ttft.p50, tier.ttft.p99,
-                          tier.itl.p50, tier.itl.p99);
+    absl::StrAppendFormat(&text, "%-22s %10d %10d %10d %10.2f %10.2f %10.2f %10.2f\n",
+                          OneLine(tier.name), tier.requests, tier.answered, tier.refused,
+                          tier.ttft.p50, tier.ttft.p99, tier.itl.p50, tier.itl.p99);
   return text;
 }
 
@@ -69,7 +70,7 @@ std::string FormatLoadTable(const LoadReport& report) {
   const LoadSummary& s = report.summary;
   std::string text;
   for (const auto& [name, value] : report.settings) {
-    absl::StrAppendFormat(&text, "%-14s %s\n", name, value);
+    absl::StrAppendFormat(&text, "%-14s %s\n", name, OneLine(value));
   }
   absl::StrAppend(&text, LatencyNote(report.open_loop), "\n",
                   report.interrupted ? "Interrupted: the result so far.\n" : "", "\n");
@@ -93,8 +94,8 @@ std::string FormatLoadTable(const LoadReport& report) {
                           100 * s.good_share, ObjectivesText(s.objectives));
   }
   for (const auto& [kind, count] : s.errors) {
-    absl::StrAppendFormat(&text, "error          %d x %s: %s\n", count, kind,
-                          s.error_messages.at(kind));
+    absl::StrAppendFormat(&text, "error          %d x %s: %s\n", count, OneLine(kind),
+                          OneLine(s.error_messages.at(kind)));
   }
   return text;
 }
@@ -158,7 +159,7 @@ std::string FormatLoadCsv(absl::Span<const RequestRecord> records) {
                           record.cancelled ? "cancelled"
                           : record.ok()    ? "ok"
                                            : CsvText(record.error),
-                          CsvText(record.message), record.service_tier);
+                          CsvText(record.message), CsvText(record.service_tier));
   }
   return csv;
 }

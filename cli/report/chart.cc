@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "router/front_end/json_body.h"
 
 namespace tandem::cli {
@@ -129,7 +130,10 @@ std::string DrawChart(const Chart& chart) { return Plot(chart).Draw(); }
 std::string XmlEscape(absl::string_view text) {
   // What is not UTF-8 is replaced on the way through a JSON string.
   const std::string quoted = router::JsonText(std::string(text));
-  const std::string clean = router::Json::parse(quoted).get<std::string>();
+  const std::string utf8 = router::Json::parse(quoted).get<std::string>();
+  // XML has neither U+FFFE nor U+FFFF.
+  const std::string clean = absl::StrReplaceAll(
+      utf8, {{"\xEF\xBF\xBE", "\xEF\xBF\xBD"}, {"\xEF\xBF\xBF", "\xEF\xBF\xBD"}});
   std::string escaped;
   for (const char c : clean) {
     switch (c) {

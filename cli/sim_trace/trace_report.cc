@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/report/chart.h"
+#include "cli/report/foreign_text.h"
 #include "router/front_end/json_body.h"
 
 namespace tandem::cli {
@@ -180,7 +181,7 @@ constexpr char kTraceStyle[] =
 std::string FormatTraceTable(const TraceReport& report) {
   std::string text;
   for (const auto& [name, value] : Facts(report))
-    absl::StrAppendFormat(&text, "%-14s %s\n", name, value);
+    absl::StrAppendFormat(&text, "%-14s %s\n", OneLine(name), OneLine(value));
   absl::StrAppendFormat(&text, "\n%-22s %10s %10s %10s %10s %10s %10s\n", "MILLISECONDS", "MEAN",
                         "P50", "P90", "P99", "P99.9", "MAX");
   absl::StrAppend(&text, LatencyRow("first token (TTFT)", report.result.ttft),
@@ -192,7 +193,7 @@ std::string FormatTraceTable(const TraceReport& report) {
   constexpr size_t kNodesShown = 32;
   for (size_t i = 0; i < std::min(report.result.nodes.size(), kNodesShown); ++i) {
     const sim::NodeResult& node = report.result.nodes[i];
-    absl::StrAppendFormat(&text, "%-16s %8.1f %10d %14d %14d\n", node.name,
+    absl::StrAppendFormat(&text, "%-16s %8.1f %10d %14d %14d\n", OneLine(node.name),
                           100 * BusyShare(report, node), node.steps, node.prompt_tokens,
                           node.generated_tokens);
   }

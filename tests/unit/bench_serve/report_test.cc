@@ -193,8 +193,36 @@ TEST(Report, CsvHasALineForEachRequest) {
   const std::string csv = FormatLoadCsv(report.records);
   const std::vector<std::string> lines = absl::StrSplit(csv, '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), report.records.size() + 1);
-  EXPECT_EQ(lines[1], "0,0.000000,0.001000,10.000,50.000,20.000,5.000,10,0,3,ok,\"\",");
+  EXPECT_EQ(lines[1], "0,0.000000,0.001000,10.000,50.000,20.000,5.000,10,0,3,ok,\"\",\"\"");
   EXPECT_THAT(lines.back(), HasSubstr("\"HTTP 429\",\"</td><script>alert(\"\"x\"\")"));
+}
+
+TEST(Report, AServersTextSteersNoTerminalAndAddsNoColumn) {
+  LoadReport report;
+  report.settings = {{"model", "m\x1b[2J"}};
+  report.records = {Failed(0, "HTTP \x1b[31m",
+                           "a\x1b]0;title\x07\nb \xc2\x9b"
+                           "2J caf\xc3\xa9")};
+  report.records[0].service_tier = "flex,\"\x1b[0m\"";
+  report.summary = Summarize(report.records, absl::Seconds(1), {});
+  const std::string table = FormatLoadTable(report);
+  EXPECT_THAT(table, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(table, Not(HasSubstr("\x07")));
+  EXPECT_THAT(table, Not(HasSubstr("\xc2\x9b")));
+  EXPECT_THAT(table, HasSubstr("m\\x1b[2J\n"));
+  EXPECT_THAT(table, HasSubstr("1 x HTTP \\x1b[31m: a\\x1b]0;title\\x07\\nb \\xc2\\x9b"
+                               "2J caf\xc3\xa9\n"));
+  EXPECT_THAT(table, HasSubstr("\nflex,\"\\x1b[0m\""));
+  EXPECT_THAT(FormatLoadCsv(report.records), HasSubstr(",\"flex,\"\"\x1b[0m\"\"\"\n"));
+}
+
+TEST(Report, XmlHasNoCharacterThatIsNone) {
+  EXPECT_EQ(XmlEscape("a\xef\xbf\xbf"
+                      "b\xef\xbf\xbe"
+                      "c\xef\xbf\xbd"),
+            "a\xef\xbf\xbd"
+            "b\xef\xbf\xbd"
+            "c\xef\xbf\xbd");
 }
 
 TEST(Report, TheTableSaysWhatMatters) {
