@@ -221,6 +221,26 @@ absl::Status CheckTopology(const Topology& t) {
   return absl::OkStatus();
 }
 
+// Whether the model and a node, with all that others may lend it, could hold the request.
+absl::Status CheckLength(const Topology& t, const SimRequest& r) {
+  // A second turn's prompt is the first one with its answer.
+  const int64_t turn = r.turn_tokens > 0 ? r.turn_tokens + r.max_tokens : 0;
+  const int64_t tokens = r.shared_tokens + r.own_tokens + r.max_tokens + turn;
+  const absl::string_view what = r.turn_tokens > 0
+                                     ? "shared + own + max_tokens + turn + max_tokens = "
+                                     : "shared + own + max_tokens = ";
+  if (tokens > kTokensMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat("request: ", what, tokens, ", at most ", kTokensMax));
+  const int64_t others = t.prefill_nodes + t.decode_nodes - 1;
+  const int64_t room = (t.blocks_per_node + others * t.lend_blocks) * t.block_tokens;
+  if (tokens > room)
+    return absl::InvalidArgumentError(absl::StrCat("request: ", what, tokens,
+                                                   ", a node holds with what others lend at most ",
+                                                   room, " tokens"));
+  return absl::OkStatus();
+}
+
 absl::Status CheckSchedule(const Schedule& s) {
   const Topology& t = s.topology;
   RETURN_IF_ERROR(CheckTopology(t));
@@ -230,10 +250,7 @@ absl::Status CheckSchedule(const Schedule& s) {
           absl::StrCat("request: router=", r.router, ", the topology has ", t.routers));
     if (r.turn_tokens > 0 && (r.beams > 0 || r.answers > 1))
       return absl::InvalidArgumentError("request: turn is not 0, expected answers=1 and beams=0");
-    if (r.shared_tokens + r.own_tokens + r.max_tokens > kTokensMax)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "request: shared + own + max_tokens = ", r.shared_tokens + r.own_tokens + r.max_tokens,
-          ", at most ", kTokensMax));
+    RETURN_IF_ERROR(CheckLength(t, r));
   }
   for (const Fault& f : s.faults)
     if (f.target >= t.processes() || f.other >= t.processes())

@@ -54,6 +54,13 @@ TEST(ScheduleText, ValuesBeyondTheirRangesAreRefusedByName) {
            {" kv_us=200", " kv_us=200.5", "kv_us=200.5"},
            {" own=7", " own=4000000000", "own=4000000000, expected a whole number from 1 to 2048"},
            {" own=7", " own=2048", "shared + own + max_tokens = 2051, at most 2048"},
+           {" own=7", " own=510",
+            "shared + own + max_tokens = 513, a node holds with what others "
+            "lend at most 512 tokens"},
+           {" turn=0", " turn=500",
+            "shared + own + max_tokens + turn + max_tokens = 513, a node holds"},
+           {" turn=0", " turn=2048",
+            "shared + own + max_tokens + turn + max_tokens = 2061, at most 2048"},
            {" answers=1", " answers=65", "answers=65"},
            {" router=0", " router=1", "router=1, the topology has 1"},
            {" blocks=64", " blocks=1048576", "expected at most 1048576 tokens in all"},
@@ -68,6 +75,15 @@ TEST(ScheduleText, ValuesBeyondTheirRangesAreRefusedByName) {
     ASSERT_THAT(text, HasSubstr(good));
     EXPECT_THAT(Refused(absl::StrReplaceAll(text, {{good, bad}})), HasSubstr(said)) << bad;
   }
+}
+
+TEST(ScheduleText, ARequestMayNeedWhatOtherNodesLend) {
+  Schedule schedule;
+  schedule.topology.lend_blocks = 10;  // of each of the two nodes, of 64
+  schedule.requests.push_back({.at_us = 10, .own_tokens = 585, .max_tokens = 7});
+  EXPECT_OK(ParseSchedule(ToText(schedule)));
+  ++schedule.requests[0].max_tokens;
+  EXPECT_THAT(Refused(ToText(schedule)), HasSubstr("at most 592 tokens"));
 }
 
 TEST(ScheduleText, AScheduleHasOneSeedAndOneTopology) {
