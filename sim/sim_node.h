@@ -167,7 +167,8 @@ class SimNode final : public Process {
   std::unique_ptr<node::NodeCore> core_;
   std::optional<OwnershipChecker> ownership_;
   std::optional<SaltChecker> salt_;
-  std::map<ControlStream*, node::RouterKey> routers_;  // never walked: pointers have no order
+  // Pointers have no order, so no walk of it decides one: messages leave in the order of streams_.
+  std::map<ControlStream*, node::RouterKey> routers_;
   uint64_t next_router_ = 1;
   node::FreedRoom freed_room_;
   bool load_sent_ = false;  // with other news, since the pump began
