@@ -143,7 +143,7 @@ void RetainedSequences::Handle(const transfer::ExportDone& event) {
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
-  scheduler_.Release(it->second.sequence);
+  if (!TANDEM_MUTATED(kSentKept)) scheduler_.Release(it->second.sequence);
   exports_.erase(it);
 }
 

@@ -13,6 +13,12 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(3);
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(40);
 
+absl::string_view NameOf(const router::ClientEvent& event) {
+  if (std::holds_alternative<router::TokensReady>(event)) return "a token";
+  if (std::holds_alternative<router::RequestDone>(event)) return "an end";
+  return std::holds_alternative<router::RequestFailed>(event) ? "a failure" : "a score";
+}
+
 }  // namespace
 
 void SimClients::Add(const SimRequest& request, const engine::HashEngineOptions& engine) {
@@ -52,6 +58,7 @@ void SimClients::AskForAnother(Client& client) {
   ++counts_.ids_reused;
   Prepare(client, index);
   client.asking = client.settled = false;
+  client.answered_by = nullptr;
   if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " has another prompt"));
   Ask(client);
 }
@@ -67,6 +74,7 @@ void SimClients::GoOn(Client& client, int index) {
   ++counts_.turns;
   Prepare(client, index, std::move(prompt));
   client.asking = client.settled = false;
+  client.answered_by = nullptr;
   if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " goes on"));
   Ask(client);
 }
@@ -133,6 +141,9 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
   int index = 0;
   if (!absl::SimpleAtoi(absl::string_view(id.value()).substr(1), &index)) return;
   Client& client = *clients_[index];
+  if (client.settled && client.answered_by == &router)
+    return log_.Violate("stream", absl::StrCat(id.value(), ": ", NameOf(event),
+                                               " came after the request's last end"));
   // A client that left, or now asks another router, ignores this one's events.
   if (client.settled || !client.asking || routers_[client.router] != &router) return;
   client.last_news = world_.now();
@@ -149,6 +160,7 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
     if (done->reason == request::FinishReason::kAborted)
       return AskLater(client, kRetryDelay, /*elsewhere=*/false);
     client.settled = true;
+    client.answered_by = &router;
     client.answered_us = log_.now_us();
     ++counts_.done;
     GoOn(client, index);

@@ -61,6 +61,7 @@ class SimClients {
     uint64_t asked = 0;  // how often: tells late events from current ones
     bool asking = false;
     bool settled = false;
+    const SimRouter* answered_by = nullptr;  // that settled it with its answer
     bool gives_up = false;    // its router hears so now: aborts that it tells are the client's own
     int64_t answered_us = 0;  // when it had the whole answer
     absl::Time last_news;

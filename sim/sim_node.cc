@@ -12,6 +12,7 @@
 #include "decode_node/decode_core.h"
 #include "prefill_node/prefill_core.h"
 #include "sim/checkers/bounds_checker.h"
+#include "sim/checkers/drain_checker.h"
 
 namespace tandem::sim {
 namespace {
@@ -266,6 +267,7 @@ void SimNode::OnStreamEnded(ControlStream& stream) {
 void SimNode::BeginDrain() {
   core_->BeginDrain(Now(), drain_timeout() / 2);
   drain_ends_ = world().now() + drain_timeout();
+  drain_began_ = RunningTime();
   Pump();
   Post(drain_timeout() / 2, [this] {
     core_->StartMigration(Now(), drain_timeout() / 2);
@@ -282,11 +284,19 @@ void SimNode::CorruptBlock() {
   bytes[world().random().Below(bytes.size())] ^= std::byte{0x10};
 }
 
-void SimNode::Tick() {
-  if (drain_ends_.has_value() && (core_->idle() || world().now() >= *drain_ends_)) {
-    if (log_.timeline()) log_.Note(id(), "drained: the process ends");
-    return Crash();
+void SimNode::EndDrain() {
+  // A pause takes time from the drain, and delays the begin of its migration.
+  if (ownership_ && RunningTime() - drain_began_ >= drain_timeout()) {
+    core_->OnTick(Now());
+    CheckDrained(name(), *core_, *resources_, options_.all_served(), log_);
   }
+  if (log_.timeline()) log_.Note(id(), "drained: the process ends");
+  Crash();
+}
+
+void SimNode::Tick() {
+  if (drain_ends_.has_value() && (core_->idle() || world().now() >= *drain_ends_))
+    return EndDrain();
   for (ControlStream* stream : streams_) stream->Tick();
   core_->OnTick(Now());
   if (lending_) lending_->Tick();

@@ -40,6 +40,7 @@ struct SimNodeOptions {
   std::function<SimLending::Reached(int from, const std::string& node)> lending_of;
   // Whom a node owes memory now; for the checkers.
   CreditorsOf creditors_of;
+  std::function<bool()> all_served;  // as CheckDrained wants it
 };
 
 // What a node's engine has computed since the simulation began.
@@ -129,6 +130,7 @@ class SimNode final : public Process {
   void MakeCore();
   v1::NodeMessage MakeRegistration() const;
   void Tick();
+  void EndDrain();
   void Pump();
   void Dispatch();
   void SendEvents(node::NodeActions& actions);
@@ -184,6 +186,7 @@ class SimNode final : public Process {
   std::vector<std::unique_ptr<v1::NodeMessage>> spare_messages_;
   absl::Time to_plane_free_, from_plane_free_, from_disk_free_, from_lending_free_, next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
+  absl::Time drain_began_;  // in RunningTime
   NodeWork work_;
   int64_t loans_asked_ = 0;
 };

@@ -210,7 +210,8 @@ void Simulation::AddProcesses() {
                 if (other->name() == debtor && other->alive() && other->lending() != nullptr)
                   return OwedBy(*other);
               return std::set<std::string>();
-            }};
+            },
+        .all_served = [this] { return clients_.AllSettled() && !network_.AnyBlocked(); }};
     nodes_.push_back(
         std::make_unique<SimNode>(world_, id++, name, ClockOffset(), std::move(node), log_));
   };

@@ -36,6 +36,8 @@ enum class Mutation {
   kRequestsUnbounded,    // a router takes on more sequences than it may run
   kRejoinRefused,        // a router that has lost a decode node lets no node join any more
   kHealthyAborted,       // a router aborts its requests when a node is lost
+  kEndRepeated,          // a router tells a client twice that its request has ended
+  kSentKept,             // a draining node keeps a sequence that another node continues
 };
 
 #ifdef TANDEM_MUTATIONS

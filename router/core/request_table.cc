@@ -342,6 +342,7 @@ void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& ou
     ++context_.counters.requests_finished;
     done.computed_tokens = group.computed_tokens();
   }
+  if (TANDEM_MUTATED(kEndRepeated) && done.last) events.emplace_back(group.id(), done);
   events.emplace_back(group.id(), std::move(done));
 }
 

@@ -5,6 +5,7 @@
 // Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -56,6 +57,10 @@ class VirtualNetwork {
   void Block(int from, int to) { ++At(blocked_, from, to); }
   void Unblock(int from, int to) { --At(blocked_, from, to); }
   bool Blocked(int from, int to) const { return blocked_[from * options_.processes + to] > 0; }
+  // Whether any direction is.
+  bool AnyBlocked() const {
+    return std::any_of(blocked_.begin(), blocked_.end(), [](int count) { return count > 0; });
+  }
   void SetRate(int from, int to, double bytes_per_second) {
     At(rates_, from, to) = bytes_per_second;
   }

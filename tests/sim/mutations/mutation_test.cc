@@ -1,7 +1,7 @@
 // Goal: the checkers and the swarm notice when a protection is missing: each one that a test build
-// can take out of the shipping machines is missed within a thousand schedules, and none is with all
-// of them in place. A mutated machine may also end the process by its own checks, or
-// crash: that counts.
+// can take out of the shipping machines is missed within a thousand schedules, or in a schedule of
+// its own, and none is with all of them in place. A mutated machine may also end the process by its
+// own checks, or crash: that counts.
 #include "common/base/mutation.h"
 
 #include <signal.h>
@@ -114,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kIndexUnbounded, "IndexUnbounded"},
                       Planted{Mutation::kRequestsUnbounded, "RequestsUnbounded"},
                       Planted{Mutation::kRejoinRefused, "RejoinRefused"},
-                      Planted{Mutation::kHealthyAborted, "HealthyAborted"}),
+                      Planted{Mutation::kHealthyAborted, "HealthyAborted"},
+                      Planted{Mutation::kEndRepeated, "EndRepeated"}),
     [](const auto& planted) { return std::string(planted.param.name); });
 
 TEST(Mutations, NoneIsMissedWithoutAny) {
@@ -157,6 +158,33 @@ TEST(Mutations, AnAbortThatNoClientAskedForIsNoticed) {
       {.at_us = 300'000, .kind = FaultKind::kCrash, .target = 3, .lasts_us = 50'000}};
   EXPECT_EQ(WhoNoticed(Mutation::kNone, schedule), "");
   EXPECT_EQ(WhoNoticed(Mutation::kHealthyAborted, schedule), "stream");
+}
+
+TEST(Mutations, AnEndThatFollowsARequestsLastEndIsNoticed) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule;
+  schedule.requests = {{.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 5}};
+  EXPECT_EQ(WhoNoticed(Mutation::kNone, schedule), "");
+  EXPECT_EQ(WhoNoticed(Mutation::kEndRepeated, schedule), "stream");
+}
+
+// A decode node drains while it generates. The other one gets the sequence's KV, and its client
+// leaves before the first one's time is over. Few drawn schedules are like that.
+TEST(Mutations, ADrainThatOnlyItsTimeEndsIsNoticed) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule;
+  schedule.topology.decode_nodes = 2;
+  schedule.topology.step_us = 5'000;
+  schedule.requests = {
+      {.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 400, .cancel_us = 450'000}};
+  std::string noticed;
+  for (const int64_t node : {2, 3}) {  // one of them has the request
+    schedule.faults = {
+        {.at_us = 100'000, .kind = FaultKind::kDrain, .target = node, .lasts_us = 1'000}};
+    EXPECT_EQ(WhoNoticed(Mutation::kNone, schedule), "");
+    noticed += WhoNoticed(Mutation::kSentKept, schedule);
+  }
+  EXPECT_EQ(noticed, "drain");
 }
 
 TEST(Mutations, AChildThatDoesNotComeToItsEndIsNotOneThatNoticedNothing) {
