@@ -110,12 +110,10 @@ class BenchTraceCommand final : public Command {
 
   absl::Status Measure() {
     TraceReport report = {.objectives = {objectives_.ttft, objectives_.itl}, .simulated = false};
-    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey,
-                     OpenTraceAs(path_, arrivals_));
-    ASSIGN_OR_RETURN(report.trace, sim::Summarize(*survey));
     ASSIGN_OR_RETURN(std::unique_ptr<sim::WorkloadSource> source, OpenTraceAs(path_, arrivals_));
     ASSIGN_OR_RETURN(const std::unique_ptr<TraceWorkload> workload,
                      TraceWorkload::Create(workload_, std::move(source)));
+    ASSIGN_OR_RETURN(report.trace, Survey());
     ASSIGN_OR_RETURN(const std::unique_ptr<StopSignal> stop, StopSignal::Create());
     boost::asio::io_context context(1);
     ASSIGN_OR_RETURN(const std::unique_ptr<LoadTarget> target,
@@ -134,12 +132,26 @@ class BenchTraceCommand final : public Command {
     ASSIGN_OR_RETURN(const LoadResult load, RunLoad(load_, context, *target, *workload, hooks));
     progress.Clear();
     RETURN_IF_ERROR(workload->status());
-    stop->Wait(kHeartbeatsSettle);
-    ASSIGN_OR_RETURN(const v1::GetStatusResponse after, client->GetStatus(kTraceStatusTimeout));
-    report.result = MeasureTrace(load, report.objectives, load_.service_mix, before, after);
+    report.interrupted = load.interrupted;
+    report.result = MeasureTrace(load, report.objectives, load_.service_mix, workload->ceilings());
     report.wall_s = report.result.virtual_s;
-    report.settings = Settings(after);
+    // What was measured is published also when the router has gone away.
+    stop->Wait(kHeartbeatsSettle);
+    const absl::StatusOr<v1::GetStatusResponse> after = client->GetStatus(kTraceStatusTimeout);
+    report.settings = Settings(after.ok() ? *after : before);
+    if (after.ok()) {
+      AddNodes(before, *after, report.result);
+    } else {
+      report.nodes_error = after.status().ToString();
+    }
     return Publish(report);
+  }
+
+  // What the trace holds, with prompts as they are sent.
+  absl::StatusOr<sim::TraceSummary> Survey() const {
+    ASSIGN_OR_RETURN(std::unique_ptr<sim::WorkloadSource> whole, OpenTraceAs(path_, arrivals_));
+    const auto shrunk = sim::ShrinkPrompts(std::move(whole), workload_.shrink);
+    return sim::Summarize(*shrunk, sim::kTraceBlockTokens / workload_.shrink);
   }
 
   std::vector<std::pair<std::string, std::string>> Settings(

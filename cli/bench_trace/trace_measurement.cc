@@ -47,6 +47,34 @@ void AddToTier(const RequestRecord& record, const router::ServiceTier& tier,
   result.in_time += in_time ? 1 : 0;
 }
 
+}  // namespace
+
+sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives& objectives,
+                              const sim::ServiceMix& mix, absl::Span<const int64_t> ceilings) {
+  const Objectives limits = {.ttft_ms = absl::ToDoubleMilliseconds(objectives.ttft),
+                             .itl_ms = absl::ToDoubleMilliseconds(objectives.itl)};
+  sim::TraceResult result;
+  sim::GapNoise noise;
+  for (const auto& tier : mix.All()) result.tiers.push_back({.name = tier->name});
+  for (const RequestRecord& record : load.records) {
+    ++result.requests;
+    if (const auto tier = mix.TierOf(record.index))
+      AddToTier(record, *tier, result.TierNamed(tier->name));
+    if (record.ok()) {
+      AddAnswer(record, limits, noise, result);
+      const auto index = static_cast<size_t>(record.index);
+      result.sources.ceiling += index < ceilings.size() ? ceilings[index] : 0;
+      continue;
+    }
+    ++(record.cancelled ? result.unfinished : record.refused() ? result.refused : result.failed);
+    if (result.first_error.empty() && !record.error.empty())
+      result.first_error = absl::StrCat(record.error, ": ", record.message);
+  }
+  result.gap_noise = noise.Quantiles();
+  result.virtual_s = absl::ToDoubleSeconds(load.elapsed);
+  return result;
+}
+
 void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& after,
               sim::TraceResult& result) {
   std::map<std::string, const v1::NodeStatus*> earlier;
@@ -68,34 +96,6 @@ void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& 
   }
   std::stable_sort(result.nodes.begin(), result.nodes.end(),
                    [](const auto& a, const auto& b) { return a.prefill > b.prefill; });
-}
-
-}  // namespace
-
-sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives& objectives,
-                              const sim::ServiceMix& mix, const v1::GetStatusResponse& before,
-                              const v1::GetStatusResponse& after) {
-  const Objectives limits = {.ttft_ms = absl::ToDoubleMilliseconds(objectives.ttft),
-                             .itl_ms = absl::ToDoubleMilliseconds(objectives.itl)};
-  sim::TraceResult result;
-  sim::GapNoise noise;
-  for (const auto& tier : mix.All()) result.tiers.push_back({.name = tier->name});
-  for (const RequestRecord& record : load.records) {
-    ++result.requests;
-    if (const auto tier = mix.TierOf(record.index))
-      AddToTier(record, *tier, result.TierNamed(tier->name));
-    if (record.ok()) {
-      AddAnswer(record, limits, noise, result);
-      continue;
-    }
-    ++(record.cancelled ? result.unfinished : record.refused() ? result.refused : result.failed);
-    if (result.first_error.empty() && !record.error.empty())
-      result.first_error = absl::StrCat(record.error, ": ", record.message);
-  }
-  result.gap_noise = noise.Quantiles();
-  result.virtual_s = absl::ToDoubleSeconds(load.elapsed);
-  AddNodes(before, after, result);
-  return result;
 }
 
 }  // namespace tandem::cli

@@ -27,11 +27,15 @@ absl::StatusOr<std::unique_ptr<TraceWorkload>> TraceWorkload::Create(
 void TraceWorkload::Read() {
   auto read = source_->Next();
   next_.reset();
-  if (!read.ok()) {
-    status_ = read.status();
-  } else if (read->has_value()) {
-    next_ = **std::move(read);
-  }
+  status_ = read.status();
+  if (!read.ok() || !read->has_value()) return;
+  sim::TraceRequest shrunk = **read;
+  shrunk.prompt_tokens = sim::ShrunkTokens(shrunk.prompt_tokens, options_.shrink);
+  const absl::StatusOr<int64_t> ceiling = ceiling_.OfNext(shrunk);
+  status_ = ceiling.status();
+  if (!ceiling.ok()) return;
+  ceilings_.push_back(*ceiling);
+  next_ = **std::move(read);
 }
 
 std::vector<int32_t> TraceWorkload::MakeTokens(const sim::TraceRequest& request) const {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "cli/bench_serve/lengths.h"
 #include "cli/bench_serve/workload.h"
+#include "sim/trace/trace_summary.h"
 #include "sim/trace/workload_source.h"
 
 namespace tandem::cli {
@@ -36,18 +37,25 @@ class TraceWorkload final : public Workload {
   // From the request that Next gave last to the one that it will give next; nullopt at the end or
   // after an error. Before the first Next: 0.
   std::optional<absl::Duration> NextGap() const;
+  // By index: what one cache without limit would answer of the prompt, in tokens of the prompt as
+  // it is sent. Bound: the requests of the trace.
+  const std::vector<int64_t>& ceilings() const { return ceilings_; }
   // Of the source.
   const absl::Status& status() const { return status_; }
 
  private:
   TraceWorkload(const Options& options, std::unique_ptr<sim::WorkloadSource> source)
-      : options_(options), source_(std::move(source)) {}
+      : options_(options),
+        source_(std::move(source)),
+        ceiling_(sim::kTraceBlockTokens / options.shrink) {}
 
   void Read();
   std::vector<int32_t> MakeTokens(const sim::TraceRequest& request) const;
 
   const Options options_;
   const std::unique_ptr<sim::WorkloadSource> source_;
+  sim::PrefixCeiling ceiling_;
+  std::vector<int64_t> ceilings_;
   std::optional<sim::TraceRequest> next_;
   absl::Duration last_at_;
   LoadRequest last_;

@@ -39,7 +39,7 @@ double Share(int64_t part, int64_t whole) {
 }
 
 double HitOfCeiling(const TraceReport& report) {
-  return report.trace.ceiling() > 0 ? report.result.hit() / report.trace.ceiling() : 0;
+  return Share(report.result.sources.hits(), report.result.sources.ceiling);
 }
 
 std::string RequestsText(const TraceReport& report) {
@@ -51,10 +51,13 @@ std::string RequestsText(const TraceReport& report) {
 
 std::string HitsText(const TraceReport& report) {
   const sim::PromptSources& s = report.result.sources;
+  std::string of_all;
+  if (report.result.answered < report.result.requests)
+    of_all = absl::StrFormat(" (of all requests %.2f %%)", 100 * report.trace.ceiling());
   return absl::StrFormat(
-      "%.2f %% of prompt tokens, %.1f %% of the ceiling of %.2f %%; %.2f %% in prefill nodes, "
+      "%.2f %% of prompt tokens, %.1f %% of the ceiling of %.2f %%%s; %.2f %% in prefill nodes, "
       "%.2f %% in decode nodes",
-      100 * report.result.hit(), 100 * HitOfCeiling(report), 100 * report.trace.ceiling(),
+      100 * report.result.hit(), 100 * HitOfCeiling(report), 100 * report.result.ceiling(), of_all,
       100 * Share(s.prefill_cache, s.prompt), 100 * Share(s.decode_cache, s.prompt));
 }
 
@@ -69,11 +72,10 @@ std::string SourcesText(const TraceReport& report) {
   const sim::PromptSources& s = report.result.sources;
   std::string of_prompts, of_ceiling;
   for (const auto& [name, tokens] : TokensBySource(s)) {
-    const double share = Share(tokens, s.prompt);
-    const double ceiling = report.trace.ceiling() > 0 ? share / report.trace.ceiling() : 0;
     absl::StrAppendFormat(&of_prompts, "%s%s %.2f %%", of_prompts.empty() ? "" : ", ", name,
-                          100 * share);
-    absl::StrAppendFormat(&of_ceiling, "%s%.1f", of_ceiling.empty() ? "" : ", ", 100 * ceiling);
+                          100 * Share(tokens, s.prompt));
+    absl::StrAppendFormat(&of_ceiling, "%s%.1f", of_ceiling.empty() ? "" : ", ",
+                          100 * Share(tokens, s.ceiling));
   }
   return absl::StrCat(of_prompts, "; of the ceiling ", of_ceiling, " %");
 }
@@ -133,11 +135,14 @@ std::string PoliciesText(const TraceReport& report) {
 
 std::vector<std::pair<std::string, std::string>> Facts(const TraceReport& report) {
   std::vector<std::pair<std::string, std::string>> facts = report.settings;
+  if (report.interrupted) facts.emplace_back("interrupted", "this is the result so far");
   facts.emplace_back("requests", RequestsText(report));
   facts.emplace_back("hits", HitsText(report));
   facts.emplace_back("hits by source", SourcesText(report));
   if (!report.policies.empty()) facts.emplace_back("one cache", PoliciesText(report));
-  facts.emplace_back("max/mean work", absl::StrFormat("%.3f", report.result.max_over_mean()));
+  facts.emplace_back("max/mean work", report.nodes_error.empty()
+                                          ? absl::StrFormat("%.3f", report.result.max_over_mean())
+                                          : absl::StrCat("not known: ", report.nodes_error));
   facts.emplace_back("goodput", GoodputText(report));
   for (const sim::TierResult& tier : report.result.tiers)
     facts.emplace_back(tier.name, TierText(report, tier));
@@ -225,6 +230,7 @@ std::string FormatTraceJson(const TraceReport& report) {
                            {"hit_of_ceiling", HitOfCeiling(report)},
                            {"hits",
                             {{"prompt_tokens", s.prompt},
+                             {"ceiling", s.ceiling},
                              {"prefill_cache", s.prefill_cache},
                              {"decode_cache", s.decode_cache},
                              {"blocks", s.blocks()},
@@ -250,7 +256,9 @@ std::string FormatTraceJson(const TraceReport& report) {
                            {"virtual_s", r.virtual_s},
                            {"wall_s", report.wall_s},
                            {"simulated", report.simulated},
+                           {"interrupted", report.interrupted},
                            {"events", r.events},
+                           {"nodes_error", report.nodes_error},
                            {"nodes", std::move(nodes)}}) +
          "\n";
 }

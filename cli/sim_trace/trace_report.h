@@ -24,12 +24,17 @@ struct TraceReport {
   int64_t policy_blocks = 0;
   double wall_s = 0;      // that the simulation took
   bool simulated = true;  // else real processes served the trace, and times are the clock's
+  bool interrupted = false;
+  std::string nodes_error;  // why the nodes' work is not known; "" = it is
 };
 
 // For a terminal.
 std::string FormatTraceTable(const TraceReport& report);
-// One object. "hit" and "ceiling" are shares of prompt tokens; "hits" are tokens, by the node that
-// had them and by their source: "blocks", "host_memory", "disk", "fetched" from other nodes;
+// One object. "hit" and "ceiling" are shares of prompt tokens, "hit" of answered requests and
+// "ceiling" of the whole trace; "hit_of_ceiling" compares the hits of answered requests with what a
+// cache without limit would answer of the same ones. "hits" are tokens of answered requests: this
+// "ceiling", and hits by the node that had them and by their source: "blocks", "host_memory",
+// "disk", "fetched" from other nodes; "nodes_error" says why "nodes" are not known;
 // "max_over_mean" compares the work of the busiest node that computes prompts with the mean;
 // "ttft_ms", "itl_ms" and "e2e_ms" hold percentiles; "gap_noise", of real processes, is what
 // `tandem sim trace --step-noise` takes: pairs of a percentage and a factor; "goodput" is in

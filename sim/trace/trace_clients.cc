@@ -22,20 +22,23 @@ void TraceClients::Start(std::vector<SimRouter*> routers, absl::Duration delay) 
 
 void TraceClients::ReadNext() {
   auto next = source_.Next();
-  if (!next.ok()) status_ = next.status();
-  if (!next.ok() || !next->has_value()) {
+  status_ = next.status();
+  absl::StatusOr<int64_t> ceiling = 0;
+  if (next.ok() && next->has_value()) ceiling = ceiling_.OfNext(**next);
+  if (!ceiling.ok()) status_ = ceiling.status();
+  if (!status_.ok() || !next->has_value()) {
     exhausted_ = true;
     return;
   }
   last_arrival_ = start_ + (*next)->at;
   world_.After(std::max(absl::ZeroDuration(), last_arrival_ - world_.now()),
-               [this, request = **std::move(next)] {
-                 Send(request);
+               [this, request = **std::move(next), ceiling = *ceiling] {
+                 Send(request, ceiling);
                  ReadNext();
                });
 }
 
-void TraceClients::Send(const TraceRequest& request) {
+void TraceClients::Send(const TraceRequest& request, int64_t ceiling_tokens) {
   const int64_t number = result_.requests++;
   router::RequestInput input;
   input.id = RequestId(absl::StrCat(number));
@@ -48,8 +51,10 @@ void TraceClients::Send(const TraceRequest& request) {
     input.priority = tier->priority;
     ++result_.TierNamed(tier->name).requests;
   }
-  running_[number].arrived = world_.now();
-  running_[number].tier = tier;
+  Running& running = running_[number];
+  running.arrived = world_.now();
+  running.ceiling_tokens = ceiling_tokens;
+  running.tier = tier;
   SimRouter& router = *routers_[static_cast<size_t>(number) % routers_.size()];
   const absl::Status status = router.Submit(std::move(input));
   if (status.ok()) return;
@@ -119,6 +124,7 @@ void TraceClients::OnDone(const Running& request, const router::RequestDone& don
   if (request.tier != nullptr) CountTier(request);
   PromptSources& sources = result_.sources;
   sources.prompt += done.usage.prompt_tokens();
+  sources.ceiling += request.ceiling_tokens;
   const bool local = done.route.prefill_node().empty();
   (local ? sources.decode_cache : sources.prefill_cache) += done.usage.cached_tokens();
   const v1::TokensBySource& tokens =

@@ -13,6 +13,7 @@
 #include "sim/sim_router.h"
 #include "sim/trace/service_mix.h"
 #include "sim/trace/trace_result.h"
+#include "sim/trace/trace_summary.h"
 #include "sim/trace/workload_source.h"
 
 namespace tandem::sim {
@@ -27,7 +28,11 @@ class TraceClients {
   };
   // What is named here outlives the clients; `result` gets all counts but those of nodes.
   TraceClients(World& world, WorkloadSource& source, const Options& options, TraceResult& result)
-      : world_(world), source_(source), options_(options), result_(result) {}
+      : world_(world),
+        source_(source),
+        options_(options),
+        result_(result),
+        ceiling_(options.block_tokens) {}
 
   // Sends the first request after `delay`, and every other one when it is due. `routers` are alive
   // and outlive the clients' last event.
@@ -49,13 +54,14 @@ class TraceClients {
     absl::Time arrived;
     std::optional<absl::Time> last_token;
     absl::Duration ttft;
+    int64_t ceiling_tokens = 0;                       // PrefixCeiling's
     std::shared_ptr<const router::ServiceTier> tier;  // null: none is counted
     // Bound: the tokens of one answer.
     std::vector<int64_t> gaps_ns;
   };
 
   void ReadNext();
-  void Send(const TraceRequest& request);
+  void Send(const TraceRequest& request, int64_t ceiling_tokens);
   void OnTokens(Running& request, size_t count);
   void OnDone(const Running& request, const router::RequestDone& done);
   // Counts the answer for its tier.
@@ -67,6 +73,7 @@ class TraceClients {
   WorkloadSource& source_;
   const Options options_;
   TraceResult& result_;
+  PrefixCeiling ceiling_;
   std::vector<SimRouter*> routers_;
   absl::Time start_, last_arrival_;
   // Bound: RouterOptions::requests_max of each router.

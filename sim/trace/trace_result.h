@@ -24,6 +24,7 @@ struct TraceObjectives {
 // Tokens of answered requests' prompts, by where their KV came from.
 struct PromptSources {
   int64_t prompt = 0;         // all
+  int64_t ceiling = 0;        // that a cache of all prompts before each one would answer
   int64_t prefill_cache = 0;  // held by the prefill node
   int64_t decode_cache = 0;   // held by the decode node, which computed the rest itself
   // Of both: what was brought for a prompt, as v1::TokensBySource counts it.
@@ -69,6 +70,12 @@ struct TraceResult {
   double hit() const {
     return sources.prompt > 0
                ? static_cast<double>(sources.hits()) / static_cast<double>(sources.prompt)
+               : 0;
+  }
+  // What hit() could be at most, but for partly filled blocks.
+  double ceiling() const {
+    return sources.prompt > 0
+               ? static_cast<double>(sources.ceiling) / static_cast<double>(sources.prompt)
                : 0;
   }
   // Of the nodes that compute prompts: the work of the busiest one by the mean. 1 = even; 0

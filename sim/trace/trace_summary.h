@@ -1,14 +1,35 @@
 // What a trace asks for, and how much of it any cache could answer.
-// Thread safety: a pure function of the source.
+// Thread safety: Summarize is a pure function of the source; one thread uses a PrefixCeiling.
 #pragma once
 
 #include <cstdint>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "sim/trace/workload_source.h"
 
 namespace tandem::sim {
+
+// Names that are remembered; more: kResourceExhausted.
+inline constexpr int64_t kDistinctBlocksMax = 1 << 26;
+
+// What one cache without limit would answer of each prompt, when prompts come in a trace's order.
+class PrefixCeiling {
+ public:
+  // `block_tokens`: of the blocks that requests name.
+  explicit PrefixCeiling(int64_t block_tokens) : block_tokens_(block_tokens) {}
+
+  // Tokens of the next prompt that an earlier one began with, in full blocks and short of the
+  // prompt's last token, which is always computed. Errors: kResourceExhausted.
+  absl::StatusOr<int64_t> OfNext(const TraceRequest& request);
+  int64_t names() const { return static_cast<int64_t>(seen_.size()); }
+
+ private:
+  const int64_t block_tokens_;
+  // Bound: kDistinctBlocksMax, and one prompt's.
+  absl::flat_hash_set<uint64_t> seen_;
+};
 
 struct TraceSummary {
   int64_t block_tokens = kTraceBlockTokens;
@@ -17,9 +38,7 @@ struct TraceSummary {
   int64_t sequence_tokens_max = 0;  // the longest prompt with its answer
   absl::Duration last_arrival;
   int64_t distinct_blocks = 0;  // full blocks of prompts and answers, each name once
-  // Tokens of prompts that an earlier prompt began with, in full blocks and short of the prompt's
-  // last token, which is always computed: what one cache without limit would answer.
-  int64_t ceiling_tokens = 0;
+  int64_t ceiling_tokens = 0;   // PrefixCeiling's of all prompts
 
   double ceiling() const {
     return prompt_tokens > 0
@@ -27,9 +46,6 @@ struct TraceSummary {
                : 0;
   }
 };
-
-// Names that are remembered; more: kResourceExhausted.
-inline constexpr int64_t kDistinctBlocksMax = 1 << 26;
 
 // Reads `source`, whose names are of blocks of `block_tokens` tokens, to its end. Errors: the
 // source's; kInvalidArgument for a trace without requests.

@@ -165,6 +165,7 @@ TEST(TraceSimulation, ReusesWhatACacheWithoutLimitCould) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->answered, requests.size());
   EXPECT_GT(Ceiling(requests), 0.3);
+  EXPECT_DOUBLE_EQ(result->ceiling(), Ceiling(requests)) << "all were answered";
   EXPECT_GE(result->hit(), 0.95 * Ceiling(requests));
   EXPECT_LE(result->hit(), CeilingWithParts(requests) + 1e-9);
   // What the report calls hits is what the engines did not compute.
@@ -178,6 +179,34 @@ TEST(TraceSimulation, ReusesWhatACacheWithoutLimitCould) {
   ASSERT_TRUE(small.ok()) << small.status();
   EXPECT_EQ(small->answered, requests.size());
   EXPECT_LT(small->hit(), result->hit());
+}
+
+// Prompts that begin alike are short, and all others so long that none is answered: hits are
+// compared with the ceiling of what was answered.
+TEST(TraceSimulation, TheCeilingUnderOverloadIsThatOfAnsweredRequests) {
+  std::vector<TraceRequest> requests;
+  uint64_t unique = 100;
+  for (int i = 0; i < 120; ++i) {
+    TraceRequest request = {.line = i + 1, .at = i * absl::Milliseconds(200), .output_tokens = 5};
+    for (uint64_t block = 0; block < (i % 2 == 0 ? 10u : 200u); ++block)
+      request.blocks.push_back(i % 2 == 0 ? block : unique++);
+    request.prompt_tokens = static_cast<int64_t>(request.blocks.size()) * kTraceBlockTokens;
+    requests.push_back(std::move(request));
+  }
+  TraceOptions options = SmallFleet();
+  options.prefill_nodes = options.decode_nodes = 1;
+  options.queue_deadline = absl::Seconds(5);
+  options.prefill_wait_max = absl::Seconds(2);
+  options.default_tier = {.ttft_slo = absl::Seconds(5), .late = router::LatePolicy::kRefuse};
+  const auto result = Replay(options, requests);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->answered, 20);
+  EXPECT_LT(result->answered, 90);
+  EXPECT_GT(result->hit(), 2 * Ceiling(requests)) << "most of what could not hit is not answered";
+  EXPECT_GT(result->sources.ceiling, 0);
+  const int64_t parts = result->answered * (kTraceBlockTokens - 1);
+  EXPECT_LE(result->sources.hits(), result->sources.ceiling + parts);
+  EXPECT_GE(result->sources.hits(), result->sources.ceiling / 2);
 }
 
 // A block of 512 tokens of a large model has 168 MB, more than a fetch over a link that was never

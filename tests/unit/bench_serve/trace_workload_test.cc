@@ -150,7 +150,8 @@ TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
   prefill.set_role("prefill");
 
   load.elapsed = absl::Seconds(6);
-  const sim::TraceResult result = MeasureTrace(load, {.ttft = absl::Seconds(1)}, {}, before, after);
+  sim::TraceResult result = MeasureTrace(load, {.ttft = absl::Seconds(1)}, {}, {});
+  AddNodes(before, after, result);
   EXPECT_EQ(result.requests, 5);
   EXPECT_EQ(result.answered, 2);
   EXPECT_EQ(result.refused, 1);
@@ -203,7 +204,7 @@ TEST(MeasureTrace, ATierIsInTimeByItsOwnGoals) {
   refused.index = chat[4];
   refused.error = "gRPC RESOURCE_EXHAUSTED";
   load.records.push_back(refused);
-  const sim::TraceResult result = MeasureTrace(load, {}, mix, {}, {});
+  const sim::TraceResult result = MeasureTrace(load, {}, mix, {});
   ASSERT_EQ(result.tiers.size(), 2u);
   EXPECT_EQ(result.tiers[0].name, "chat");
   EXPECT_EQ(result.tiers[0].requests, 5);
@@ -228,11 +229,38 @@ TEST(MeasureTrace, HitsAreCountedBySource) {
   local.host_memory_tokens = 16;
   local.disk_tokens = 8;
   load.records = {apart, local};
-  const sim::PromptSources sources = MeasureTrace(load, {}, {}, {}, {}).sources;
+  const sim::PromptSources sources = MeasureTrace(load, {}, {}, {}).sources;
   EXPECT_EQ(sources.host_memory, 48);
   EXPECT_EQ(sources.disk, 8);
   EXPECT_EQ(sources.fetched, 16);
   EXPECT_EQ(sources.blocks(), 128 - 48 - 8 - 16) << "the rest";
+}
+
+TEST(TraceWorkload, TellsWhatACacheWouldAnswerOfEachPromptAsItIsSent) {
+  const auto request = [](int64_t line, int64_t tokens, std::vector<uint64_t> blocks) {
+    return sim::TraceRequest{
+        .line = line, .prompt_tokens = tokens, .output_tokens = 1, .blocks = std::move(blocks)};
+  };
+  const auto workload = Load({request(1, 1024, {1, 2}), request(2, 1500, {1, 2, 3}),
+                              request(3, 512, {1}), request(4, 900, {9, 2})},
+                             /*shrink=*/4);
+  while (workload->NextGap().has_value()) workload->Next();
+  EXPECT_EQ(workload->ceilings(), (std::vector<int64_t>{0, 256, 0, 0})) << "in blocks of 128";
+}
+
+TEST(MeasureTrace, TheCeilingIsThatOfAnsweredRequests) {
+  LoadResult load;
+  RequestRecord first, refused, third;
+  first.prompt_tokens = third.prompt_tokens = 1000;
+  refused.index = 1;
+  refused.error = "gRPC RESOURCE_EXHAUSTED";
+  third.index = 2;
+  third.cached_tokens = 512;
+  load.records = {third, refused, first};
+  const sim::TraceResult result = MeasureTrace(load, {}, {}, {0, 4096, 512});
+  EXPECT_EQ(result.sources.ceiling, 512);
+  EXPECT_DOUBLE_EQ(result.ceiling(), 512 / 2000.0);
+  EXPECT_DOUBLE_EQ(result.ceiling(), result.hit());
 }
 
 TEST(MeasureTrace, ANodeThatStartedAgainCountsFromItsStart) {
@@ -247,7 +275,8 @@ TEST(MeasureTrace, ANodeThatStartedAgainCountsFromItsStart) {
   now.set_incarnation(2);
   now.mutable_step_cost()->set_actual_us(1e6);
   now.mutable_counters()->set_generated_tokens(2);
-  const sim::TraceResult result = MeasureTrace(LoadResult(), {}, {}, before, after);
+  sim::TraceResult result = MeasureTrace(LoadResult(), {}, {}, {});
+  AddNodes(before, after, result);
   ASSERT_EQ(result.nodes.size(), 1u);
   EXPECT_NEAR(result.nodes[0].busy_s, 1, 1e-9);
   EXPECT_EQ(result.nodes[0].generated_tokens, 2);

@@ -23,7 +23,7 @@ TraceReport Example() {
   TraceReport report;
   report.settings = {{"trace", "a <b> & \"c\" \x01\xff.jsonl"}};
   report.objectives = {.ttft = absl::Seconds(2), .itl = absl::Milliseconds(50)};
-  report.trace = {.requests = 4, .prompt_tokens = 1000, .ceiling_tokens = 400};
+  report.trace = {.requests = 4, .prompt_tokens = 1000, .ceiling_tokens = 100};
   sim::TraceResult& result = report.result;
   result.requests = 4;
   result.answered = 3;
@@ -34,6 +34,7 @@ TraceReport Example() {
   result.events = 5'000'000;
   report.wall_s = 2;
   result.sources = {.prompt = 1000,
+                    .ceiling = 400,
                     .prefill_cache = 250,
                     .decode_cache = 50,
                     .host_memory = 60,
@@ -55,8 +56,11 @@ TraceReport Example() {
 TEST(SimTraceReport, JsonHoldsTheFigures) {
   const auto json = nlohmann::json::parse(FormatTraceJson(Example()));
   EXPECT_DOUBLE_EQ(json["hit"], 0.3);
-  EXPECT_DOUBLE_EQ(json["ceiling"], 0.4);
-  EXPECT_DOUBLE_EQ(json["hit_of_ceiling"], 0.75);
+  EXPECT_DOUBLE_EQ(json["ceiling"], 0.1) << "of the whole trace";
+  EXPECT_DOUBLE_EQ(json["hit_of_ceiling"], 0.75) << "of answered requests";
+  EXPECT_EQ(json["hits"]["ceiling"], 400);
+  EXPECT_EQ(json["interrupted"], false);
+  EXPECT_EQ(json["nodes_error"], "");
   EXPECT_EQ(json["hits"]["host_memory"], 60);
   EXPECT_EQ(json["hits"]["disk"], 20);
   EXPECT_EQ(json["hits"]["fetched"], 100);
@@ -81,7 +85,8 @@ TEST(SimTraceReport, JsonHoldsTheFigures) {
 
 TEST(SimTraceReport, TableAndPageHoldTheFigures) {
   const std::string table = FormatTraceTable(Example());
-  for (const char* text : {"30.00 % of prompt tokens, 75.0 % of the ceiling of 40.00 %",
+  for (const char* text : {"30.00 % of prompt tokens, 75.0 % of the ceiling of 40.00 % (of all "
+                           "requests 10.00 %); 25.00 % in prefill nodes",
                            "blocks 12.00 %, host memory 6.00 %, disk 2.00 %, other nodes 10.00 %; "
                            "of the ceiling 30.0, "
                            "15.0, 5.0, 25.0 %",
@@ -97,6 +102,21 @@ TEST(SimTraceReport, TableAndPageHoldTheFigures) {
   EXPECT_THAT(page, HasSubstr("RESOURCE_EXHAUSTED: &lt;full&gt;"));
   for (const char* loaded : {"src=", "href=", "url(", "<script", "@import"})
     EXPECT_THAT(page, Not(HasSubstr(loaded)));
+}
+
+TEST(SimTraceReport, TheTableSteersNoTerminal) {
+  TraceReport report = Example();
+  report.result.first_error = "UNAVAILABLE: \x1b[2J\n";
+  report.result.nodes[0].name = "\x1b[31mred";
+  report.interrupted = true;
+  report.nodes_error = "UNAVAILABLE: \x07";
+  const std::string table = FormatTraceTable(report);
+  EXPECT_THAT(table, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(table, HasSubstr("UNAVAILABLE: \\x1b[2J\\n\n"));
+  EXPECT_THAT(table, HasSubstr("\\x1b[31mred"));
+  EXPECT_THAT(table, HasSubstr("not known: UNAVAILABLE: \\x07\n"));
+  EXPECT_THAT(table, HasSubstr("this is the result so far"));
+  EXPECT_EQ(nlohmann::json::parse(FormatTraceJson(report))["interrupted"], true);
 }
 
 TEST(SimTraceReport, AResultOfNothingIsShown) {
