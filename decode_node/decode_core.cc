@@ -137,7 +137,7 @@ void DecodeCore::Retain(Legs::iterator it, const engine::SampledToken& next) {
 
 void DecodeCore::OnTick(absl::Time now) {
   retained_.OnTick(now);
-  for (const node::StoredBlocks::Ready& ready : resources_.OnTick(now)) Again(ready, now);
+  for (const node::StoredBlocks::Ready& ready : resources_.OnTick(now)) Resubmit(ready, now);
   EndStarved(now);
   ReportWaiting(now);
   const bool too_late = migration_until_.has_value() && *migration_until_ <= now;

@@ -67,7 +67,7 @@ class DecodeCore final : public node::NodeCore {
   }
   void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
     for (const node::StoredBlocks::Ready& ready : resources_.OnStorage(event, now))
-      Again(ready, now);
+      Resubmit(ready, now);
   }
   void OnTick(absl::Time now) override;
   absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) override;
@@ -113,7 +113,7 @@ class DecodeCore final : public node::NodeCore {
   void StartDecode(node::RouterKey router, const v1::StartDecode& command, absl::Time arrived,
                    absl::Time now);
   // A command whose load has ended.
-  void Again(const node::StoredBlocks::Ready& ready, absl::Time now);
+  void Resubmit(const node::StoredBlocks::Ready& ready, absl::Time now);
   // Errors: as ParseSequence, and for local_prefill_tokens_max below -1.
   absl::StatusOr<node::SequenceInput> ParsePrompt(node::RouterKey router,
                                                   const v1::StartDecode& command) const;

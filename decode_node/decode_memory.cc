@@ -42,7 +42,7 @@ void DecodeCore::ReportWaiting(absl::Time now) {
   if (now < next_waiting_report_) return;
   next_waiting_report_ = now + kWaitingInterval;
   for (const auto& [key, leg] : legs_)
-    if (leg.phase == Phase::kGenerating && scheduler_.Get(leg.sequence).stands_back())
+    if (leg.phase == Phase::kGenerating && scheduler_.Get(leg.sequence).makes_no_token())
       ledger_.AddWaiting(key.router, leg.wire);
   ledger_.SendTokens();
 }

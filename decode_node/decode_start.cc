@@ -10,8 +10,8 @@
 
 namespace tandem::decode_node {
 
-void DecodeCore::Again(const node::StoredBlocks::Ready& ready, absl::Time now) {
-  if (!ready.command.has_start_decode()) return resources_.Again(ready, now);
+void DecodeCore::Resubmit(const node::StoredBlocks::Ready& ready, absl::Time now) {
+  if (!ready.command.has_start_decode()) return resources_.Resubmit(ready, now);
   StartDecode(ready.router, ready.command.start_decode(), ready.arrived, now);
 }
 

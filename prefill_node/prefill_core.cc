@@ -47,8 +47,8 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
   }
 }
 
-void PrefillCore::Again(const node::StoredBlocks::Ready& ready, absl::Time now) {
-  if (!ready.command.has_prefill()) return resources_.Again(ready, now);
+void PrefillCore::Resubmit(const node::StoredBlocks::Ready& ready, absl::Time now) {
+  if (!ready.command.has_prefill()) return resources_.Resubmit(ready, now);
   Prefill(ready.router, ready.command.prefill(), ready.arrived, now);
 }
 
@@ -204,7 +204,7 @@ void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
 }
 
 void PrefillCore::OnTick(absl::Time now) {
-  for (const node::StoredBlocks::Ready& ready : resources_.OnTick(now)) Again(ready, now);
+  for (const node::StoredBlocks::Ready& ready : resources_.OnTick(now)) Resubmit(ready, now);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     Export& exported = leg->second->second;

@@ -60,7 +60,7 @@ class PrefillCore final : public node::NodeCore {
   }
   void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
     for (const node::StoredBlocks::Ready& ready : resources_.OnStorage(event, now))
-      Again(ready, now);
+      Resubmit(ready, now);
   }
   void OnTick(absl::Time now) override;
   absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) override;
@@ -118,7 +118,7 @@ class PrefillCore final : public node::NodeCore {
   void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time arrived,
                absl::Time now);
   // A command whose load has ended.
-  void Again(const node::StoredBlocks::Ready& ready, absl::Time now);
+  void Resubmit(const node::StoredBlocks::Ready& ready, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
   // The fetch under `lease` is over: computes the prompt. `installed`: null unless all came.
   void EndFetching(LeaseId lease, const transfer::LeaseInstalled* installed, absl::Time now);

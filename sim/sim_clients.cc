@@ -15,7 +15,7 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(40);
 
 absl::string_view NameOf(const router::ClientEvent& event) {
   if (std::holds_alternative<router::TokensReady>(event)) return "a token";
-  if (std::holds_alternative<router::RequestDone>(event)) return "an end";
+  if (std::holds_alternative<router::SequenceDone>(event)) return "an end";
   return std::holds_alternative<router::RequestFailed>(event) ? "a failure" : "a score";
 }
 
@@ -150,7 +150,7 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
   if (const auto* tokens = std::get_if<router::TokensReady>(&event)) {
     for (const v1::GeneratedToken& token : tokens->tokens)
       client.checkers.at(tokens->sequence_index).OnToken(token.index(), token.token_id());
-  } else if (const auto* done = std::get_if<router::RequestDone>(&event)) {
+  } else if (const auto* done = std::get_if<router::SequenceDone>(&event)) {
     client.checkers.at(done->sequence_index)
         .OnDone(done->reason, done->usage.output_tokens(), client.gives_up);
     if (!done->last) return;

@@ -288,7 +288,7 @@ void Simulation::Cover(const Fault& fault) {
   auto& row = coverage_[static_cast<int>(fault.kind)];
   for (const auto& router : routers_) {
     if (!router->alive()) continue;
-    const auto states = router->core().requests_by_state();
+    const auto states = router->core().sequences_by_state();
     for (size_t i = 0; i < 5; ++i) row[i] += states[i] > 0 ? 1 : 0;
   }
   const bool network =
@@ -358,7 +358,7 @@ SimReport Simulation::Report() {
     report.process_names.push_back(router->name());
     if (!router->alive()) continue;
     const v1::RouterStatus status = router->core().GetStatus(router->Now()).router();
-    report.sequences_moved += status.sequences_moved();
+    report.sequences_migrated += status.sequences_migrated();
     report.kv_tokens_moved += status.kv_tokens_moved();
     report.loans_planned += router->core().loans_planned();
     for (const router::Node* debtor : router->core().fleet().nodes())

@@ -34,7 +34,7 @@ struct SimReport {
   // Where decode nodes got the KV of prompts from, summed over the nodes that are alive at the end.
   int64_t tokens_cached = 0, tokens_received = 0, tokens_computed = 0;
   // Summed over the routers and nodes that are alive at the end.
-  int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
+  int64_t sequences_migrated = 0, kv_tokens_moved = 0, blocks_adopted = 0;
   int64_t blocks_fetched = 0, part_tokens_fetched = 0, blocks_loaded = 0;
   int64_t blocks_read_from_host = 0;  // of blocks_loaded
   int64_t loans_asked = 0;            // of routers, whatever they answered

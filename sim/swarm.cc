@@ -19,7 +19,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.virtual_us += run.virtual_us;
   total.faults += static_cast<int64_t>(schedule.faults.size());
   total.requests += static_cast<int64_t>(schedule.requests.size());
-  total.sequences_moved += run.sequences_moved;
+  total.sequences_migrated += run.sequences_migrated;
   total.kv_tokens_moved += run.kv_tokens_moved;
   total.blocks_adopted += run.blocks_adopted;
   total.blocks_fetched += run.blocks_fetched;
@@ -123,7 +123,7 @@ std::string ToText(const SwarmReport& report) {
       report.clients.done + report.clients.cancelled + report.clients.refused +
           report.clients.failed,
       report.clients.done, report.clients.cancelled, report.clients.refused, report.clients.failed,
-      report.clients.asked_again, report.faults, report.sequences_moved, report.kv_tokens_moved,
+      report.clients.asked_again, report.faults, report.sequences_migrated, report.kv_tokens_moved,
       report.blocks_adopted, report.blocks_fetched, report.blocks_loaded,
       report.blocks_read_from_host, report.part_tokens_fetched, report.units_lent,
       report.loans_moved, report.loans_home, report.loans_lost, report.loans_taken_over,

@@ -28,7 +28,7 @@ struct SwarmReport {
   int64_t schedules = 0, events = 0, virtual_us = 0;
   int64_t faults = 0, requests = 0;
   // As in SimReport.
-  int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0, blocks_fetched = 0;
+  int64_t sequences_migrated = 0, kv_tokens_moved = 0, blocks_adopted = 0, blocks_fetched = 0;
   int64_t part_tokens_fetched = 0;
   int64_t blocks_read_from_host = 0;  // of blocks_loaded
   int64_t blocks_loaded = 0, units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0;

@@ -162,7 +162,7 @@ struct Rounds {
   std::vector<double> copies, seconds, send_cpu, receive_cpu, fairness, trips;
 };
 
-KvBenchResult Summarise(const KvBenchPlan& plan, const Rounds& rounds) {
+KvBenchResult Summarize(const KvBenchPlan& plan, const Rounds& rounds) {
   const double bytes = static_cast<double>(plan.block_bytes) * plan.num_blocks;
   const double moved = bytes * (plan.both ? 2 : 1);
   return KvBenchResult{.transport = plan.transport,
@@ -211,7 +211,7 @@ class Measurement {
       ASSIGN_OR_RETURN(const Sender::Times times, sender->Run(1));
       rounds.trips.push_back(times.seconds);
     }
-    return Summarise(plan_, rounds);
+    return Summarize(plan_, rounds);
   }
 
   absl::StatusOr<KvPaced> RunPaced(int32_t count) const {
@@ -248,7 +248,7 @@ class Measurement {
       rounds.receive_cpu.push_back(times.receive_cpu);
       rounds.fairness.push_back(1);
     }
-    return Summarise(plan_, rounds);
+    return Summarize(plan_, rounds);
   }
 
   const KvBenchPlan plan_;

@@ -165,7 +165,7 @@ absl::StatusOr<CertificateAndKey> Authority::Issue(const CertificateSubject& sub
   return PemOf(made, key.get());
 }
 
-absl::StatusOr<CertificateSummary> Summarise(const std::string& pem) {
+absl::StatusOr<CertificateSummary> Summarize(const std::string& pem) {
   X509* certificate = PEM_read_bio_X509(BioOf(pem).get(), nullptr, nullptr, nullptr);
   ERR_clear_error();
   if (certificate == nullptr) return absl::InvalidArgumentError("holds no PEM certificate");

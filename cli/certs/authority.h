@@ -68,6 +68,6 @@ struct CertificateSummary {
   absl::Time end;
 };
 // Errors: kInvalidArgument when `pem` holds no certificate.
-absl::StatusOr<CertificateSummary> Summarise(const std::string& pem);
+absl::StatusOr<CertificateSummary> Summarize(const std::string& pem);
 
 }  // namespace tandem::cli

@@ -188,7 +188,7 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   if (up.pin == "auto" && config.threads <= share.threads) config.cpus = share.cpus;
   // In a fleet with nodes on both, only those on a GPU choose. In a fleet without a GPU every node
   // keeps the choice, and reports that it has no GPU.
-  if (config.device != "cuda" && NodesOn(up, "cuda") > 0) config.kv.transport_choice = "auto";
+  if (config.device != "cuda" && NodesOn(up, "cuda") > 0) config.kv.payload_memory = "auto";
   return config;
 }
 

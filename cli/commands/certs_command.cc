@@ -154,7 +154,7 @@ class CertsCommand final : public Command {
     for (const std::string& file : files) {
       const std::optional<std::string> pem = ReadFile(In(file));
       if (!pem.has_value()) return absl::NotFoundError(absl::StrCat(In(file), ": cannot be read"));
-      const absl::StatusOr<CertificateSummary> found = Summarise(*pem);
+      const absl::StatusOr<CertificateSummary> found = Summarize(*pem);
       if (!found.ok())
         return absl::InvalidArgumentError(absl::StrCat(In(file), ": ", found.status().message()));
       std::vector<std::string> names = found->uris;

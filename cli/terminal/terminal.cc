@@ -6,6 +6,7 @@
 #include "common/base/environment_value.h"
 
 namespace tandem::cli {
+
 Terminal DescribeTerminal(int fd, const std::map<std::string, std::string>& env) {
   Terminal terminal;
   terminal.is_terminal = isatty(fd) != 0;

@@ -9,19 +9,20 @@
 // has begun over new work.
 //
 //   idle ──push──▶ the pushing thread combines ──queue empty──▶ idle
-//                    └─ kPushedItemsMax processed, more wait ─▶ the owner combines ──▶ idle
+//                    └─ kPushedItemsMax processed, more wait ─▶ the fallback combines ──▶ idle
 //
-// A pushing thread has other work, so it processes at most kPushedItemsMax items. The *owner* is a
-// thread of the strand's user. It takes over from pushing threads, and it calls `process` once an
-// interval even when no item waits, so that `process` can handle deadlines.
+// A pushing thread has other work, so it processes at most kPushedItemsMax items. The *fallback
+// thread* is a thread of the strand's user. It takes over from pushing threads, and it calls
+// `process` once an interval even when no item waits, so that `process` can handle deadlines.
 //
-// Thread safety: any thread may call any method; one thread calls RunOwner. One thread at a time
+// Thread safety: any thread may call any method; one thread calls RunFallback. One thread at a time
 // calls `process`, with no lock held, and each call sees what earlier calls wrote.
 // Invariants: items of one class are processed in the order of their pushes. While an item waits,
-// a thread combines or the owner has been signalled. After Close() the strand accepts no item, and
-// RunOwner returns when all are processed. Items that `process` pushes are processed after its call
-// returns.
-// Owner: the object whose state `process` changes; it joins the owner thread before its
+// a thread combines or the fallback thread has been signalled. After Close() the strand accepts no
+// item, and RunFallback returns when all are processed. Items that `process` pushes are processed
+// after its call returns.
+//
+// Owner: the object whose state `process` changes; it joins the fallback thread before its
 // destruction.
 #pragma once
 
@@ -44,12 +45,12 @@ namespace tandem {
 template <typename Item>
 class Strand {
  public:
-  // Processes `items`, the oldest first. `items` is empty when the owner calls because its interval
-  // is over. Must not block.
+  // Processes `items`, the oldest first. `items` is empty when the fallback thread calls because
+  // its interval is over. Must not block.
   using Process = absl::AnyInvocable<void(std::vector<Item>& items)>;
 
-  // Items that a pushing thread processes before the owner takes over: enough for events that
-  // arrive together, too few to keep an I/O thread from its connections.
+  // Items that a pushing thread processes before the fallback thread takes over: enough for events
+  // that arrive together, too few to keep an I/O thread from its connections.
   static constexpr size_t kPushedItemsMax = 8;
   // Low-priority items in one call of `process`. A high-priority item waits for at most this many.
   static constexpr size_t kLowItemsMax = 32;
@@ -81,16 +82,16 @@ class Strand {
     return true;
   }
 
-  // Runs the owner: takes over from pushing threads, and calls `process` about once an `interval`
-  // or more often. Returns when the strand is closed and empty.
-  void RunOwner(absl::Duration interval) {
+  // Runs the fallback thread: takes over from pushing threads, and calls `process` about once an
+  // `interval` or more often. Returns when the strand is closed and empty.
+  void RunFallback(absl::Duration interval) {
     absl::MutexLock lock(&mutex_);
     while (true) {
-      if (!owner_is_next_ && !closed_) owner_.WaitFor(&mutex_, interval);
-      while (closed_ && busy_ && !owner_is_next_) owner_.Wait(&mutex_);
-      if (busy_ && !owner_is_next_) continue;  // a pushing thread combines
+      if (!fallback_is_next_ && !closed_) fallback_.WaitFor(&mutex_, interval);
+      while (closed_ && busy_ && !fallback_is_next_) fallback_.Wait(&mutex_);
+      if (busy_ && !fallback_is_next_) continue;  // a pushing thread combines
       busy_ = true;
-      owner_is_next_ = false;
+      fallback_is_next_ = false;
       combiner_ = std::this_thread::get_id();
       do {
         TakeItems(Waiting());
@@ -101,11 +102,11 @@ class Strand {
     }
   }
 
-  // Refuses further items, and wakes the owner and the threads that wait in Push.
+  // Refuses further items, and wakes the fallback thread and the threads that wait in Push.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
-    owner_.Signal();
+    fallback_.Signal();
     room_.SignalAll();
   }
 
@@ -155,9 +156,9 @@ class Strand {
       ProcessUnlocked();
     }
     if (Waiting() == 0) return BecomeIdle();
-    owner_is_next_ = true;
+    fallback_is_next_ = true;
     combiner_ = std::thread::id();
-    owner_.Signal();
+    fallback_.Signal();
   }
 
   // Moves at most `count` items to batch_; returns how many.
@@ -186,24 +187,24 @@ class Strand {
   void BecomeIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     busy_ = false;
     combiner_ = std::thread::id();
-    if (closed_) owner_.Signal();
+    if (closed_) fallback_.Signal();
   }
 
   const size_t capacity_;
   Process process_;          // called by the combining thread only
   std::vector<Item> batch_;  // used by the combining thread only; its room is reused
   mutable absl::Mutex mutex_;
-  SteadyCondVar owner_;
+  SteadyCondVar fallback_;
   absl::CondVar room_;
   // Bound: capacity, both classes together; the combining thread may exceed it by what `process`
   // pushes.
   std::deque<Item> high_ ABSL_GUARDED_BY(mutex_);
   // Bound: as high_.
   std::deque<Item> low_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;           // a thread combines, or the owner will
-  bool owner_is_next_ ABSL_GUARDED_BY(mutex_) = false;  // and has not begun
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;              // a thread combines, or will
+  bool fallback_is_next_ ABSL_GUARDED_BY(mutex_) = false;  // and has not begun
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread::id combiner_ ABSL_GUARDED_BY(mutex_);  // none when idle, or when the owner is next
+  std::thread::id combiner_ ABSL_GUARDED_BY(mutex_);  // none when idle or about to fall back
   size_t waiting_pushes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t refused_count_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -306,10 +306,10 @@ void Borrower::AfterPlan(bool progress, absl::Time now) {
 std::vector<SequenceId> Borrower::TakeStarved(absl::Time now) {
   if (!enabled_ || !starved_.has_value() || !IsTooLong(*starved_, kStarvedMax, now)) return {};
   starved_ = BeginWait(now);
-  // Those that sit out wait for something else than memory.
+  // Those that skip the step wait for something else than memory.
   const auto& running = scheduler_.running();
   const auto last = std::find_if(running.rbegin(), running.rend(), [](const auto& entry) {
-    return !entry.second->sits_out() && entry.second->remaining() > 0;
+    return !entry.second->skips_step() && entry.second->remaining() > 0;
   });
   if (last == running.rend()) return {};
   return {last->second->id};

@@ -30,8 +30,9 @@ std::optional<LeaseId> FetchedPrompts::Begin(RouterKey router, const Command& co
       time_allowed, now);
 }
 
-bool FetchedPrompts::Hold(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
-                          absl::Duration time_allowed, absl::Time now) {
+bool FetchedPrompts::WaitForFetch(RouterKey router, const v1::Prefill& command,
+                                  const SequenceInput& input, absl::Duration time_allowed,
+                                  absl::Time now) {
   const auto lease = Begin(router, command, input, time_allowed, now);
   if (!lease.has_value()) return false;
   Wait(*lease, {.leg = LegKey(router, command.leg()),
@@ -44,8 +45,9 @@ bool FetchedPrompts::Hold(RouterKey router, const v1::Prefill& command, const Se
   return true;
 }
 
-bool FetchedPrompts::Hold(RouterKey router, const v1::StartDecode& command,
-                          const SequenceInput& input, absl::Duration time_allowed, absl::Time now) {
+bool FetchedPrompts::WaitForFetch(RouterKey router, const v1::StartDecode& command,
+                                  const SequenceInput& input, absl::Duration time_allowed,
+                                  absl::Time now) {
   const auto lease = Begin(router, command, input, time_allowed, now);
   if (!lease.has_value()) return false;
   Wait(*lease, {.leg = LegKey(router, command.leg()),

@@ -2,8 +2,9 @@
 // (common/node/prefix_fetch.h). A command waits here until its fetch is over, well or badly. Then
 // the core computes the prompt, and finds what came as prefix cache.
 //
-//   Hold ─▶ waiting ─the fetch is over─▶ Take
-//              └─ Drop, OnRouterLost ─▶ gone; the fetch goes on, and what it brings is cached
+//   WaitForFetch ─▶ waiting ─the fetch is over─▶ Take
+//                      └─ Drop, OnRouterLost ─▶ gone; the fetch goes on, and what it brings is
+//                      cached
 //
 // Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 #pragma once
@@ -44,10 +45,10 @@ class FetchedPrompts {
   // Fetches the prompt's beginning if the command names a holder, and that saves work. True:
   // `command` waits, unless Drop takes it before, until Take returns it. Not for a prompt whose
   // tokens are to be scored: they must be computed. `time_allowed`: of the prompt.
-  bool Hold(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
-            absl::Duration time_allowed, absl::Time now);
-  bool Hold(RouterKey router, const v1::StartDecode& command, const SequenceInput& input,
-            absl::Duration time_allowed, absl::Time now);
+  bool WaitForFetch(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
+                    absl::Duration time_allowed, absl::Time now);
+  bool WaitForFetch(RouterKey router, const v1::StartDecode& command, const SequenceInput& input,
+                    absl::Duration time_allowed, absl::Time now);
   // The command whose fetch, under `lease`, is over; nullopt if it has been dropped. `installed`:
   // how that lease ended, if all came.
   std::optional<Waiting> Take(LeaseId lease, const transfer::LeaseInstalled* installed);

@@ -26,7 +26,7 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
              "tcp: only that way; nccl: from GPU to GPU (needs device cuda), and as auto where no "
              "NCCL channel opens.",
              {.group = "Network", .choices = {"auto", "shm", "tcp", "nccl"}});
-  schema.Add("kv-path", &config.kv.transport_choice,
+  schema.Add("kv-path", &config.kv.payload_memory,
              "With device cuda, where KV blocks are sent from and received: device (GPU memory) or "
              "host (host memory); auto: device, but host where blocks are stored.",
              {.group = "Network", .choices = {"auto", "host", "device"}});

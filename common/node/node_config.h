@@ -21,7 +21,7 @@ struct KvOptions {
   int64_t blocks = 0;  // 0 = as memory_fraction allows
   double memory_fraction = 0.5;
   std::string transport = "auto";
-  std::string transport_choice = "auto";   // --kv-path: through device or host memory
+  std::string payload_memory = "auto";     // --kv-path: through device or host memory
   bool encryption = false;                 // --kv-encryption: of blocks on their way
   std::string disk;                        // folder of the node's BlockFile; empty = none
   int64_t disk_bytes = int64_t{16} << 30;  // of that file

@@ -25,8 +25,8 @@
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/node/kv_disk_path.h"
 #include "common/node/kv_sizing.h"
-#include "common/node/kv_transport_choice.h"
 #include "common/node/loading_bar.h"
+#include "common/node/opened_kv_transport.h"
 #include "common/node/step_probe.h"
 #include "common/request/queue_order.h"
 #include "common/rpc/fleet_tls.h"
@@ -288,7 +288,7 @@ class NodeProcessImpl final : public NodeProcess {
     std::string kv_transport_choice = "given";
     if (kv_transport == nullptr) {
       ASSIGN_OR_RETURN(
-          KvTransportChoice path,
+          OpenedKvTransport path,
           OpenKvTransport(config, options.host, options.transfer.kv_transfer, *engine));
       kv_transport = std::move(path.transport);
       kv_transport_choice = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");

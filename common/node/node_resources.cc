@@ -81,11 +81,11 @@ bool NodeResources::OnCommand(RouterKey router, const v1::NodeCommand& command, 
 }
 
 void NodeResources::OnLendBlocks(RouterKey router, const v1::LendBlocks& command, absl::Time now) {
-  if (command.stored() && stored_blocks_.Hold(router, command, now)) return;
+  if (command.stored() && stored_blocks_.WaitForLoad(router, command, now)) return;
   lender_.OnLendBlocks(router, command, borrower_.indebted(), now);
 }
 
-void NodeResources::Again(const StoredBlocks::Ready& ready, absl::Time now) {
+void NodeResources::Resubmit(const StoredBlocks::Ready& ready, absl::Time now) {
   if (ready.command.has_send_blocks())
     OnSendBlocks(ready.router, ready.command.send_blocks(), ready.arrived, now);
   else
@@ -101,7 +101,7 @@ bool NodeResources::OnSendBlocks(RouterKey router, const v1::SendBlocks& command
     lender_.OnNoHolder(lease);
     borrower_.OnNoHolder(lease);
     return prefix_fetch_.OnNoHolder(lease);
-  } else if (!stored_blocks_.Hold(router, command, arrived, now)) {
+  } else if (!stored_blocks_.WaitForLoad(router, command, arrived, now)) {
     prefix_fetch_.OnSendBlocks(command, now);
   }
   return false;

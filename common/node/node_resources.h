@@ -98,7 +98,7 @@ class NodeResources {
   void Handle(const transfer::ExportFailed& event, absl::Time now);
   void OnLending(const lending::LendingEvent& event, absl::Time now);
   // A command about blocks or loans whose load from storage has ended.
-  void Again(const StoredBlocks::Ready& ready, absl::Time now);
+  void Resubmit(const StoredBlocks::Ready& ready, absl::Time now);
   // Both return commands whose load from storage has ended: the core takes them again.
   std::vector<StoredBlocks::Ready> OnStorage(const storage::StorageEvent& event, absl::Time now) {
     return stored_blocks_.Handle(event, now);

@@ -30,8 +30,8 @@ std::optional<PromptIntake::Prompt> PromptIntake::Take(RouterKey router, const C
   auto input = parse(router, command);
   if (!input.ok()) return refuse(input.status());
   input->arrived = arrived;
-  if (resources_.stored_blocks().Hold(router, command, *input, *time_allowed, now) ||
-      resources_.fetched_prompts().Hold(router, command, *input, *time_allowed, now))
+  if (resources_.stored_blocks().WaitForLoad(router, command, *input, *time_allowed, now) ||
+      resources_.fetched_prompts().WaitForFetch(router, command, *input, *time_allowed, now))
     return std::nullopt;
   return Prompt{.input = *std::move(input),
                 .time_allowed = *time_allowed,

@@ -128,7 +128,7 @@ void SequenceScheduler::TakeComputed(Sequence& sequence, int64_t num_computed) {
 std::vector<SequenceId> SequenceScheduler::NextToResume(size_t most) const {
   std::vector<SequenceId> next;
   for (auto it = waiting_.begin(); it != waiting_.end() && next.size() < most; ++it)
-    if (it->second->blocks.empty() && !it->second->held_back) next.push_back(it->second->id);
+    if (it->second->blocks.empty() && !it->second->yields_to_older) next.push_back(it->second->id);
   return next;
 }
 
@@ -140,8 +140,9 @@ std::vector<kv::BlockHash> SequenceScheduler::HashesToResume(SequenceId id) {
   return {useful.begin(), useful.end()};
 }
 
-void SequenceScheduler::SetAwaited(SequenceId id, bool awaited) {
-  if (const auto it = sequences_.find(id); it != sequences_.end()) it->second->awaited = awaited;
+void SequenceScheduler::SetReadingBack(SequenceId id, bool reading_back) {
+  if (const auto it = sequences_.find(id); it != sequences_.end())
+    it->second->reading_back = reading_back;
 }
 
 int64_t SequenceScheduler::RoomForOne() const {
@@ -238,7 +239,7 @@ bool SequenceScheduler::PromptsWait() {
   int64_t rows = 0;
   double row_us = 0;  // of steps with a block each
   for (const auto& [order, sequence] : running_) {
-    if (!sequence->takes_chunks() || sequence->in_step || sequence->sits_out()) continue;
+    if (!sequence->takes_chunks() || sequence->in_step || sequence->skips_step()) continue;
     if (rows == 0) {
       cost::StepShape with = shape_;
       with.Add(sequence->num_computed, block, /*sample=*/false);
@@ -344,8 +345,8 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
 
 void SequenceScheduler::ComputeAgain(Sequence& sequence) {
   if (sequence.phase == SequencePhase::kParked) return;
-  // Once for each loss; a sequence that is held back has lost nothing.
-  if (sequence.rebuild == nullptr && !sequence.held_back) ++recomputed_for_loans_;
+  // Once for each loss; a sequence that yields to older ones has lost nothing.
+  if (sequence.rebuild == nullptr && !sequence.yields_to_older) ++recomputed_for_loans_;
   if (!sequence.generates) {
     Park(sequence.id);
     splits_lost_.push_back(sequence.id);
@@ -436,7 +437,7 @@ bool SequenceScheduler::MakeRoomForLost() {
   if (loan_expected_) return false;
   const auto lacks = [](const Queue::value_type& entry) {
     const Sequence& sequence = *entry.second;
-    return sequence.rebuild != nullptr && sequence.takes_chunks() && !sequence.sits_out();
+    return sequence.rebuild != nullptr && sequence.takes_chunks() && !sequence.skips_step();
   };
   const auto last = std::find_if(running_.rbegin(), running_.rend(), lacks);
   if (last == running_.rend()) return false;
@@ -467,11 +468,11 @@ bool SequenceScheduler::HoldBack(int64_t arrived_us) {
     const bool younger = arrived_us > 0 && sequence->input.arrived_us > arrived_us;
     const int64_t blocks = options_.spec.layout.BlocksFor(std::ssize(sequence->tokens));
     const bool large = sequence->outgrows && 2 * blocks > options_.num_blocks;
-    if (!younger || !large || sequence->held_back || !sequence->generates) continue;
+    if (!younger || !large || sequence->yields_to_older || !sequence->generates) continue;
     if (last == nullptr || last->input.arrived_us < sequence->input.arrived_us) last = sequence;
   }
   if (last == nullptr) return false;
-  last->held_back = true;
+  last->yields_to_older = true;
   ++held_back_count_;
   GiveUpLoans(last->id);
   return true;
@@ -479,7 +480,7 @@ bool SequenceScheduler::HoldBack(int64_t arrived_us) {
 
 void SequenceScheduler::EndHoldBack(int64_t arrived_us) {
   for (const auto& [id, sequence] : sequences_)
-    if (sequence->input.arrived_us <= arrived_us) sequence->held_back = false;
+    if (sequence->input.arrived_us <= arrived_us) sequence->yields_to_older = false;
 }
 
 }  // namespace tandem::node

@@ -163,10 +163,11 @@ struct Sequence {
   int64_t first_slot = 0, end_slot = 0, reserved_slots = 0;
   // The pool cannot hold its prompt: it takes blocks as it is computed, and lends units meanwhile.
   bool grows = false;
-  bool outgrows = false;   // the pool cannot hold all tokens that it may have
-  bool damaged = false;    // some of its blocks hold wrong KV: nothing of it is to be found
-  bool held_back = false;  // waits until an older sequence of another node has memory
-  bool awaited = false;    // preempted, and its blocks are being read back: it takes none meanwhile
+  bool outgrows = false;         // the pool cannot hold all tokens that it may have
+  bool damaged = false;          // some of its blocks hold wrong KV: nothing of it is to be found
+  bool yields_to_older = false;  // waits until an older sequence of another node has memory
+  // It was preempted, and its blocks are being read back from storage: it takes none meanwhile.
+  bool reading_back = false;
   // Steps without room for a block of a prompt, while it had rows to compute (prompt_chunk.h).
   int32_t steps_passed = 0;
   int32_t preempted_early = 0;  // times that it was, and one behind it was not (preemption.h)
@@ -189,13 +190,13 @@ struct Sequence {
   // Whether it takes no part in steps until its constraint has read and computed (ConstraintTurns).
   bool awaits_constraint() const { return input.matcher.has_value() && !input.matcher->ready(); }
   // Whether it takes no part in the next step.
-  bool sits_out() const {
+  bool skips_step() const {
     return awaits_constraint() || awaits_loans || awaits_creditors ||
            (rebuild != nullptr && !rebuild->computes);
   }
   // Of one that has generated a token: whether it gets none because it waits for its turn or for
   // memory, or computes again what it gave up.
-  bool stands_back() const {
+  bool makes_no_token() const {
     return phase == SequencePhase::kWaiting || remaining() > 1 || rebuild != nullptr;
   }
   // Whether it has lent units, or has yet to compute some that it has lost.

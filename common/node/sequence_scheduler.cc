@@ -281,7 +281,7 @@ void SequenceScheduler::PlanRows() {
   if (!prompts) return;
   for (const auto& [id, sequence] : running_) {
     if (rows == 0) break;
-    if (!sequence->takes_chunks() || sequence->in_step || sequence->sits_out()) continue;
+    if (!sequence->takes_chunks() || sequence->in_step || sequence->skips_step()) continue;
     const int64_t chunk = AddChunk(*sequence, rows);
     if (chunk == 0 && (sequence->grows || sequence->rebuild != nullptr)) continue;
     if (chunk == 0) break;
@@ -298,7 +298,7 @@ bool SequenceScheduler::PlanRow(Sequence& sequence) {
   }
   const int64_t remaining = sequence.remaining();
   // A prompt that was computed for another node stays until its units are lent.
-  if (remaining == 0 || sequence.sits_out()) return false;
+  if (remaining == 0 || sequence.skips_step()) return false;
   if (remaining == 1) {
     if (!Grow(sequence)) return false;
     AddSlice(sequence, 1);
@@ -316,12 +316,13 @@ void SequenceScheduler::FillRunning() {
   const bool closed = rules_.generates && options_.static_batches && !running_.empty();
   while (!closed && !waiting_.empty() &&
          static_cast<int64_t>(running_.size()) < options_.max_sequences) {
-    const auto next = std::find_if(waiting_.begin(), waiting_.end(),
-                                   [](const auto& entry) { return !entry.second->held_back; });
+    const auto next = std::find_if(waiting_.begin(), waiting_.end(), [](const auto& entry) {
+      return !entry.second->yields_to_older;
+    });
     if (next == waiting_.end()) break;
     Sequence& sequence = *next->second;
     if (sequence.blocks.empty()) {
-      if (sequence.awaited) {
+      if (sequence.reading_back) {
         short_of_blocks_ = true;
         return;
       }
@@ -340,7 +341,7 @@ void SequenceScheduler::FillRunning() {
     running_.emplace(sequence.order(), &sequence);
   }
   for (const auto& [id, sequence] : waiting_)
-    short_of_blocks_ |= sequence->blocks.empty() && !sequence->held_back;
+    short_of_blocks_ |= sequence->blocks.empty() && !sequence->yields_to_older;
 }
 
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
@@ -392,7 +393,7 @@ bool SequenceScheduler::PlanSuspect() {
     suspects_.pop_back();
     if (it == sequences_.end() || it->second->phase != SequencePhase::kRunning) continue;
     Sequence& sequence = *it->second;
-    if (sequence.sits_out()) continue;
+    if (sequence.skips_step()) continue;
     if (sequence.remaining() == 1 && sequence.rebuild == nullptr && !Grow(sequence)) continue;
     const int64_t rows = TakeRows(sequence,
                                   std::min({sequence.remaining(), options_.max_batch_tokens,

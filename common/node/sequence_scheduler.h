@@ -182,7 +182,7 @@ class SequenceScheduler {
   std::vector<kv::BlockHash> HashesToResume(SequenceId id);
   // Whether its blocks are being read: it takes none until they are here. No effect on a sequence
   // that has left.
-  void SetAwaited(SequenceId id, bool awaited);
+  void SetReadingBack(SequenceId id, bool reading_back);
   // What reading a preempted sequence's blocks would cost. `prices` outlives the last PlanStep.
   void set_stored_prices(const StoredPrices* prices) { stored_prices_ = prices; }
 

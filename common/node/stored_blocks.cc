@@ -82,8 +82,9 @@ void StoredBlocks::Place(const kv::BlockHash& hash, storage::TierSet tiers) {
 
 // ---- loading
 
-bool StoredBlocks::Hold(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
-                        absl::Duration time_allowed, absl::Time now) {
+bool StoredBlocks::WaitForLoad(RouterKey router, const v1::Prefill& command,
+                               const SequenceInput& input, absl::Duration time_allowed,
+                               absl::Time now) {
   Load* load = BeginPrompt(input, time_allowed, now);
   if (load == nullptr) return false;
   Ready waiting{.router = router, .arrived = input.arrived};
@@ -92,8 +93,9 @@ bool StoredBlocks::Hold(RouterKey router, const v1::Prefill& command, const Sequ
   return true;
 }
 
-bool StoredBlocks::Hold(RouterKey router, const v1::StartDecode& command,
-                        const SequenceInput& input, absl::Duration time_allowed, absl::Time now) {
+bool StoredBlocks::WaitForLoad(RouterKey router, const v1::StartDecode& command,
+                               const SequenceInput& input, absl::Duration time_allowed,
+                               absl::Time now) {
   if (now - input.arrived >= kReserveTimeMax) return false;
   Load* load = BeginPrompt(input, time_allowed, now);
   if (load == nullptr) return false;
@@ -103,8 +105,8 @@ bool StoredBlocks::Hold(RouterKey router, const v1::StartDecode& command,
   return true;
 }
 
-bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::Time arrived,
-                        absl::Time now) {
+bool StoredBlocks::WaitForLoad(RouterKey router, const v1::SendBlocks& command, absl::Time arrived,
+                               absl::Time now) {
   if (stored_.empty() || now - arrived >= PrefixFetch::kTimeMax) return false;
   const auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok()) return false;
@@ -117,7 +119,7 @@ bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::T
   return true;
 }
 
-bool StoredBlocks::Hold(RouterKey router, const v1::LendBlocks& command, absl::Time now) {
+bool StoredBlocks::WaitForLoad(RouterKey router, const v1::LendBlocks& command, absl::Time now) {
   if (stored_.empty()) return false;
   const auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok()) return false;
@@ -139,7 +141,7 @@ void StoredBlocks::Resume(absl::Time now) {
     const Sequence& sequence = scheduler_.Get(id);
     const int64_t blocks = scheduler_.spec().layout.BlocksFor(std::ssize(sequence.tokens));
     const Load* load = nullptr;
-    if (sequence.awaited) {
+    if (sequence.reading_back) {
       load = LoadOf(id);
     } else {
       // Those behind it wait until it has its blocks.
@@ -148,7 +150,7 @@ void StoredBlocks::Resume(absl::Time now) {
                                 {.blocks = blocks, .time_allowed = 4 * kLoadTimeMax}, now);
       if (begun != nullptr) {
         begun->resumed.push_back(id);
-        scheduler_.SetAwaited(id, true);
+        scheduler_.SetReadingBack(id, true);
       }
       load = begun;
     }
@@ -177,7 +179,7 @@ void StoredBlocks::CancelUnwanted() {
 }
 
 void StoredBlocks::EndResume(Load& load) {
-  for (const SequenceId id : std::exchange(load.resumed, {})) scheduler_.SetAwaited(id, false);
+  for (const SequenceId id : std::exchange(load.resumed, {})) scheduler_.SetReadingBack(id, false);
 }
 
 void StoredBlocks::Unpin(const std::vector<BlockId>& blocks) {

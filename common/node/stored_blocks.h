@@ -4,8 +4,8 @@
 // admitted as any other, and finds its beginning as prefix cache.
 //
 //   save    sealed ─▶ candidate ─SaveBlock─▶ saving ─BlockSaved─▶ stored, or not
-//   load    Hold ─▶ loading ─BlocksLoaded─▶ prefix cache; the command comes back
-//                      └─ too long ─▶ closing (quarantined) ─BlocksLoaded─▶ free
+//   load    WaitForLoad ─▶ loading ─BlocksLoaded─▶ prefix cache; the command comes back
+//                             └─ too long ─▶ closing (quarantined) ─BlocksLoaded─▶ free
 //
 // A load that took too long, or for which no command or sequence waits any more, is cancelled: if
 // the storage has not begun it, its blocks are free at once.
@@ -85,18 +85,19 @@ class StoredBlocks final : public StoredPrices {
   // takes it before; it may then wait again, a StartDecode until kReserveTimeMax after
   // `input.arrived`. Not for a prompt whose tokens are to be scored: they must be computed.
   // `time_allowed`: of the prompt.
-  bool Hold(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
-            absl::Duration time_allowed, absl::Time now);
-  bool Hold(RouterKey router, const v1::StartDecode& command, const SequenceInput& input,
-            absl::Duration time_allowed, absl::Time now);
+  bool WaitForLoad(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
+                   absl::Duration time_allowed, absl::Time now);
+  bool WaitForLoad(RouterKey router, const v1::StartDecode& command, const SequenceInput& input,
+                   absl::Duration time_allowed, absl::Time now);
   // As above for the blocks that another node fetches from here. `arrived`: the command. No load
   // begins PrefixFetch::kTimeMax after that: the other node has given up.
-  bool Hold(RouterKey router, const v1::SendBlocks& command, absl::Time arrived, absl::Time now);
+  bool WaitForLoad(RouterKey router, const v1::SendBlocks& command, absl::Time arrived,
+                   absl::Time now);
   // As above for lost units that are to be lent from here. The command comes back without `stored`:
   // it waits once.
-  bool Hold(RouterKey router, const v1::LendBlocks& command, absl::Time now);
+  bool WaitForLoad(RouterKey router, const v1::LendBlocks& command, absl::Time now);
   // Call it before each plan: begins to load what the preempted sequences that go on next have in
-  // storage, and holds them back until it is here.
+  // storage, and marks them as being read back until it is here.
   void Resume(absl::Time now);
   // For the scheduler, when it chooses which sequence to preempt: of the stored blocks at the
   // beginning, at the prices of the last Resume. What is stored is mostly a prefix (use_order.h),

@@ -21,11 +21,11 @@ class ArenaPayloads final : public PayloadStore {
     return std::optional<Outgoing>(std::move(outgoing));
   }
 
-  absl::StatusOr<Place> Reserve(const PayloadCells& cells) override {
-    return Place{.bytes = ArenaPieces(arena_, cells), .hold = nullptr};
+  absl::StatusOr<Landing> Reserve(const PayloadCells& cells) override {
+    return Landing{.bytes = ArenaPieces(arena_, cells), .hold = nullptr};
   }
 
-  absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
+  absl::Status Install(const PayloadCells& cells, const Landing& place, uint64_t checksum,
                        const std::string& order,
                        const std::optional<uint64_t>& landed_checksum) override {
     const uint64_t landed =

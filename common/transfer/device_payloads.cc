@@ -123,7 +123,7 @@ absl::StatusOr<std::optional<PayloadStore::Outgoing>> DevicePayloads::Take(
   return std::optional<Outgoing>(std::move(outgoing));
 }
 
-absl::StatusOr<PayloadStore::Place> DevicePayloads::Reserve(const PayloadCells& cells) {
+absl::StatusOr<PayloadStore::Landing> DevicePayloads::Reserve(const PayloadCells& cells) {
   const int64_t bytes = Bytes(cells);
   if (bytes > slot_bytes_) {
     return absl::InvalidArgumentError(
@@ -131,19 +131,19 @@ absl::StatusOr<PayloadStore::Place> DevicePayloads::Reserve(const PayloadCells& 
   }
   if (pool_->free_receive.empty()) {
     ++spilled_;
-    return Place{.bytes = ArenaPieces(arena_, cells), .hold = nullptr};
+    return Landing{.bytes = ArenaPieces(arena_, cells), .hold = nullptr};
   }
   // Selects the device now: the transport may write to the slot before this thread's next device
   // call.
   device_.UseOnThisThread();
   auto hold = std::make_unique<SlotHold>(pool_, pool_->free_receive);
-  Place place;
+  Landing place;
   place.bytes = {Slot(hold->index(), bytes)};
   place.hold = std::move(hold);
   return place;
 }
 
-absl::Status DevicePayloads::Install(const PayloadCells& cells, const Place& place,
+absl::Status DevicePayloads::Install(const PayloadCells& cells, const Landing& place,
                                      uint64_t checksum, const std::string& order,
                                      const std::optional<uint64_t>&) {
   absl::Span<std::byte> payload = place.bytes.front();

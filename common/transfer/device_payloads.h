@@ -47,8 +47,8 @@ class DevicePayloads final : public PayloadStore {
 
   absl::StatusOr<std::optional<Outgoing>> Take(const PayloadCells& cells) override;
   int64_t room() const override { return static_cast<int64_t>(pool_->free_send.size()); }
-  absl::StatusOr<Place> Reserve(const PayloadCells& cells) override;
-  absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
+  absl::StatusOr<Landing> Reserve(const PayloadCells& cells) override;
+  absl::Status Install(const PayloadCells& cells, const Landing& place, uint64_t checksum,
                        const std::string& order,
                        const std::optional<uint64_t>& landed_checksum) override;
 

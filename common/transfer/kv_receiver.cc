@@ -214,7 +214,7 @@ std::optional<ScatterList> KvReceiver::OnData(PeerId from, const v1::KvFrame& fr
       context_.Reject(from, frame, check);
     return std::nullopt;
   }
-  absl::StatusOr<PayloadStore::Place> place =
+  absl::StatusOr<PayloadStore::Landing> place =
       context_.payloads.Reserve({*range, lease->blocks, lease->first_ordinal});
   if (!place.ok()) {
     context_.Reject(from, frame, place.status());

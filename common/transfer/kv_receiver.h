@@ -94,7 +94,7 @@ class KvReceiver {
     BlockRange range;
     uint64_t checksum = 0;
     std::string order;  // of the elements in the sender's blocks
-    PayloadStore::Place place;
+    PayloadStore::Landing place;
     // Set when its lease drains or its epoch is over: then it should end soon.
     absl::Time must_end_by = absl::InfiniteFuture();
   };

@@ -47,7 +47,7 @@ class PayloadStore {
     uint64_t checksum = 0;
     std::unique_ptr<PayloadHold> hold;  // null: the bytes stay as long as the blocks do
   };
-  struct Place {
+  struct Landing {
     ScatterList bytes;
     std::unique_ptr<PayloadHold> hold;  // as in Outgoing
   };
@@ -60,12 +60,12 @@ class PayloadStore {
   virtual int64_t room() const { return std::numeric_limits<int64_t>::max(); }
   // Where a payload for the cells may land. The blocks belong to a lease; nothing reads them before
   // Install. Errors: kInvalidArgument for a payload larger than any place.
-  virtual absl::StatusOr<Place> Reserve(const PayloadCells& cells) = 0;
+  virtual absl::StatusOr<Landing> Reserve(const PayloadCells& cells) = 0;
   // Makes what landed in `place` the cells' contents, in this process's element order, if it has
   // `checksum`. `order`: of the elements as they arrived. `landed_checksum`: of the
   // bytes in `place`, if this process has computed it already. Errors: kDataLoss when the checksum
   // differs.
-  virtual absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
+  virtual absl::Status Install(const PayloadCells& cells, const Landing& place, uint64_t checksum,
                                const std::string& order,
                                const std::optional<uint64_t>& landed_checksum) = 0;
 };

@@ -26,7 +26,7 @@ class TrialEnd final : public KvTransport::Listener {
   ~TrialEnd() override { transport->SetListener(nullptr); }
 
   std::optional<ScatterList> OnFrame(PeerId, const v1::KvFrame& frame, size_t, uint64_t) override {
-    absl::StatusOr<PayloadStore::Place> place = payloads_.Reserve(cells_);
+    absl::StatusOr<PayloadStore::Landing> place = payloads_.Reserve(cells_);
     if (!place.ok()) {
       End(place.status());
       return std::nullopt;
@@ -51,7 +51,7 @@ class TrialEnd final : public KvTransport::Listener {
  private:
   PayloadStore& payloads_;
   const PayloadCells cells_;
-  PayloadStore::Place place_;
+  PayloadStore::Landing place_;
   uint64_t checksum_ = 0;
 };
 

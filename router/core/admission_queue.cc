@@ -12,14 +12,14 @@ absl::Time AdmissionQueue::RankOf(absl::Time arrived, int32_t priority, absl::Du
 template <typename Change>
 void AdmissionQueue::Alter(const std::string& tenant, Change change) {
   Line& line = lines_.at(tenant);
-  const auto waits = [&] { return !line.aside && !line.places.empty(); };
+  const auto waits = [&] { return !line.aside && !line.positions.empty(); };
   if (waits()) {
     turns_.erase({line.counter, tenant});
     round_turns_.erase({line.counter, tenant});
   }
-  size_ -= line.places.size();
+  size_ -= line.positions.size();
   change(line);
-  size_ += line.places.size();
+  size_ += line.positions.size();
   if (!waits()) return;
   turns_.insert({line.counter, tenant});
   if (line.done_round != round_) round_turns_.insert({line.counter, tenant});
@@ -63,41 +63,41 @@ void AdmissionQueue::Charge(const std::string& tenant, double us) {
   Line& line = lines_.at(tenant);
   const double counter = line.counter + us / line.weight;
   // Mostly nothing of the tenant waits, so it has no turn to move.
-  if (line.places.empty())
+  if (line.positions.empty())
     line.counter = counter;
   else
     Alter(tenant, [counter](Line& waiting) { waiting.counter = counter; });
 }
 
-void AdmissionQueue::Insert(const std::string& tenant, const Place& place) {
+void AdmissionQueue::Insert(const std::string& tenant, const Position& position) {
   ++inserted_;
   Alter(tenant, [&](Line& line) {
-    if (line.places.empty()) line.counter = std::max(line.counter, floor_);
-    line.places.insert(place);
+    if (line.positions.empty()) line.counter = std::max(line.counter, floor_);
+    line.positions.insert(position);
   });
 }
 
-void AdmissionQueue::Erase(const std::string& tenant, const Place& place) {
-  Alter(tenant, [&](Line& line) { line.places.erase(place); });
-  std::erase(kept_before_, place.serial);
+void AdmissionQueue::Erase(const std::string& tenant, const Position& position) {
+  Alter(tenant, [&](Line& line) { line.positions.erase(position); });
+  std::erase(kept_before_, position.serial);
 }
 
-bool AdmissionQueue::Contains(const std::string& tenant, const Place& place) const {
+bool AdmissionQueue::Contains(const std::string& tenant, const Position& position) const {
   const auto line = lines_.find(tenant);
-  return line != lines_.end() && line->second.places.contains(place);
+  return line != lines_.end() && line->second.positions.contains(position);
 }
 
-void AdmissionQueue::VisitBefore(const std::string& tenant, const Place& place,
+void AdmissionQueue::VisitBefore(const std::string& tenant, const Position& position,
                                  absl::FunctionRef<bool(Serial)> visit) const {
-  for (const Place& other : lines_.at(tenant).places)
-    if (!(other < place) || !visit(other.serial)) return;
+  for (const Position& other : lines_.at(tenant).positions)
+    if (!(other < position) || !visit(other.serial)) return;
 }
 
 void AdmissionQueue::VisitBackwards(const std::string& tenant,
                                     absl::FunctionRef<bool(Serial)> visit) const {
-  const absl::btree_set<Place>& places = lines_.at(tenant).places;
-  for (auto place = places.rbegin(); place != places.rend(); ++place)
-    if (!visit(place->serial)) return;
+  const absl::btree_set<Position>& positions = lines_.at(tenant).positions;
+  for (auto position = positions.rbegin(); position != positions.rend(); ++position)
+    if (!visit(position->serial)) return;
 }
 
 const std::string* AdmissionQueue::LargestTenant() const {
@@ -112,56 +112,57 @@ bool AdmissionQueue::HasMore(const std::string& a, const std::string& b) const {
   return lines_.at(a).SizeByWeight() > lines_.at(b).SizeByWeight();
 }
 
-std::optional<AdmissionQueue::Place> AdmissionQueue::LateTurn(const Line& line, Owner& owner,
-                                                              const Walk& walk) const {
+std::optional<AdmissionQueue::Position> AdmissionQueue::LateTurn(const Line& line, Owner& owner,
+                                                                 const Walk& walk) const {
   // In second parts of walks each turn shortens the round.
   if (walk.resumes || line.passed == 0 || line.late_walk == walk_) return std::nullopt;
   const auto due = [&](auto late) {
-    return late != line.places.end() && line.passed / kLatePart >= owner.PromptTokens(late->serial);
+    return late != line.positions.end() &&
+           line.passed / kLatePart >= owner.PromptTokens(late->serial);
   };
   if (line.late_tried.has_value()) {
-    const auto next = line.places.upper_bound(*line.late_tried);
+    const auto next = line.positions.upper_bound(*line.late_tried);
     if (due(next)) return *next;
   }
   const auto first =
-      line.places.lower_bound({.rank = absl::InfinitePast(), .serial = 0, .late = true});
+      line.positions.lower_bound({.rank = absl::InfinitePast(), .serial = 0, .late = true});
   return due(first) ? std::optional(*first) : std::nullopt;
 }
 
-void AdmissionQueue::CountPassed(const Place& placed, int64_t tokens, Line& line) {
+void AdmissionQueue::CountPassed(const Position& placed, int64_t tokens, Line& line) {
   if (placed.late) {
     line.passed = 0;
     line.late_tried.reset();
-  } else if (line.places.rbegin()->late) {
+  } else if (line.positions.rbegin()->late) {
     line.passed += tokens;
   }
 }
 
-std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const Line& line, Owner& owner,
-                                                            const Walk& walk) const {
+std::optional<AdmissionQueue::Position> AdmissionQueue::NextOf(const Line& line, Owner& owner,
+                                                               const Walk& walk) const {
   if (const auto late = LateTurn(line, owner, walk); late.has_value()) return late;
-  auto next = line.places.begin();
-  if (line.walk == walk_) next = line.places.upper_bound(line.tried_last);
+  auto next = line.positions.begin();
+  if (line.walk == walk_) next = line.positions.upper_bound(line.tried_last);
   const bool further = walk.resumes && line.round == round_ &&
                        (line.walk != walk_ || line.tried_last < line.resume_after);
-  if (further) next = line.places.upper_bound(line.resume_after);
-  return next == line.places.end() ? std::nullopt : std::optional(*next);
+  if (further) next = line.positions.upper_bound(line.resume_after);
+  return next == line.positions.end() ? std::nullopt : std::optional(*next);
 }
 
-void AdmissionQueue::NoteTried(const std::string& tenant, const Place& place, Owner& owner,
+void AdmissionQueue::NoteTried(const std::string& tenant, const Position& position, Owner& owner,
                                const Walk& walk) {
   Line& line = lines_.at(tenant);
   if (LateTurn(line, owner, walk).has_value()) {
     line.late_walk = walk_;
-    line.late_tried = place;
+    line.late_tried = position;
     return;
   }
-  line.tried_last = place;
+  line.tried_last = position;
   line.walk = walk_;
   // It is aside, so it is in neither set of turns.
-  if (!(place < *line.places.rbegin())) line.done_round = round_;
+  if (!(position < *line.positions.rbegin())) line.done_round = round_;
   if (!walk.resumes) return;
-  line.resume_after = place;
+  line.resume_after = position;
   line.round = round_;
 }
 
@@ -210,18 +211,18 @@ AdmissionQueue::PartEnd AdmissionQueue::WalkPart(Owner& owner, Walk& walk) {
       break;
     }
     const std::string tenant = turns.begin()->second;
-    const std::optional<Place> place = NextOf(lines_.at(tenant), owner, walk);
-    if (place.has_value() && Try(place->serial, owner, walk)) {
+    const std::optional<Position> position = NextOf(lines_.at(tenant), owner, walk);
+    if (position.has_value() && Try(position->serial, owner, walk)) {
       floor_ = std::max(floor_, turns.begin()->first);
-      CountPassed(*place, owner.PromptTokens(place->serial), lines_.at(tenant));
-      Erase(tenant, *place);
-      owner.OnPlaced(place->serial);
+      CountPassed(*position, owner.PromptTokens(position->serial), lines_.at(tenant));
+      Erase(tenant, *position);
+      owner.OnPlaced(position->serial);
       continue;
     }
     SetAside(tenant, true);
-    (place.has_value() ? to_go_on : ended).push_back(tenant);
-    if (place.has_value())
-      NoteTried(tenant, *place, owner, walk);
+    (position.has_value() ? to_go_on : ended).push_back(tenant);
+    if (position.has_value())
+      NoteTried(tenant, *position, owner, walk);
     else if (walk.resumes)
       lines_.at(tenant).done_round = round_;
     if (walk.over) end = PartEnd::kNothing;

@@ -80,12 +80,12 @@ class AdmissionQueue {
   // are forgotten.
   static constexpr int kOwingMax = 4096;
 
-  // A sequence's place in the line; the lowest is tried first.
-  struct Place {
+  // A sequence's position in the line; the lowest is tried first.
+  struct Position {
     absl::Time rank;  // RankOf; of one whose goal is in reach, later by the goal
     Serial serial = 0;
     bool late = false;  // it cannot meet a goal, or has none: behind all that can
-    friend bool operator<(const Place& a, const Place& b) {
+    friend bool operator<(const Position& a, const Position& b) {
       return std::tuple(a.late, a.rank, a.serial) < std::tuple(b.late, b.rank, b.serial);
     }
   };
@@ -137,13 +137,14 @@ class AdmissionQueue {
   size_t tenants_owing() const { return owing_.size(); }
 
   // REQUIRES: as Charge.
-  void Insert(const std::string& tenant, const Place& place);
+  void Insert(const std::string& tenant, const Position& position);
   // Does nothing for a sequence that is not in the queue.
-  void Erase(const std::string& tenant, const Place& place);
-  bool Contains(const std::string& tenant, const Place& place) const;
+  void Erase(const std::string& tenant, const Position& position);
+  bool Contains(const std::string& tenant, const Position& position) const;
   size_t size() const { return size_; }
-  // Calls visit(serial) for those of the tenant that come before `place`, until it returns false.
-  void VisitBefore(const std::string& tenant, const Place& place,
+  // Calls visit(serial) for those of the tenant that come before `position`, until it returns
+  // false.
+  void VisitBefore(const std::string& tenant, const Position& position,
                    absl::FunctionRef<bool(Serial)> visit) const;
   // The same for all of the tenant's, the last first.
   void VisitBackwards(const std::string& tenant, absl::FunctionRef<bool(Serial)> visit) const;
@@ -180,14 +181,14 @@ class AdmissionQueue {
   };
   struct Line {
     // Bound: --queue-max, all lines together.
-    absl::btree_set<Place> places;
+    absl::btree_set<Position> positions;
     int64_t requests = 0;
     double weight = 1;
     double counter = 0;  // nodes' time for the tenant, in microseconds, over its weight
     bool aside = false;  // out of turns_ until a walk's next turns
     // The sequence that was tried last, in walk `walk`; and in the second parts of the walks of
     // round `round`.
-    Place tried_last, resume_after;
+    Position tried_last, resume_after;
     uint64_t walk = 0, round = 0;
     // The round in which all of its sequences had their turn.
     uint64_t done_round = 0;
@@ -196,9 +197,9 @@ class AdmissionQueue {
     // `late_walk` it was. The first one is; or if that found no room, the one after `late_tried`.
     int64_t passed = 0;
     uint64_t late_walk = 0;
-    std::optional<Place> late_tried;
+    std::optional<Position> late_tried;
 
-    double SizeByWeight() const { return static_cast<double>(places.size()) / weight; }
+    double SizeByWeight() const { return static_cast<double>(positions.size()) / weight; }
   };
   // The order of turns: the tenant with the lowest counter first. Ties go by name.
   using Turn = std::pair<double, std::string>;
@@ -208,13 +209,14 @@ class AdmissionQueue {
   void Alter(const std::string& tenant, Change change);
   PartEnd WalkPart(Owner& owner, Walk& walk);
   // The late sequence of the line that is to be tried before others now.
-  std::optional<Place> LateTurn(const Line& line, Owner& owner, const Walk& walk) const;
+  std::optional<Position> LateTurn(const Line& line, Owner& owner, const Walk& walk) const;
   // A sequence with a prompt of `tokens` was placed.
-  static void CountPassed(const Place& placed, int64_t tokens, Line& line);
+  static void CountPassed(const Position& placed, int64_t tokens, Line& line);
   // The first sequence of the line after those that had their turn.
-  std::optional<Place> NextOf(const Line& line, Owner& owner, const Walk& walk) const;
+  std::optional<Position> NextOf(const Line& line, Owner& owner, const Walk& walk) const;
   // The sequence had its turn and stays.
-  void NoteTried(const std::string& tenant, const Place& place, Owner& owner, const Walk& walk);
+  void NoteTried(const std::string& tenant, const Position& position, Owner& owner,
+                 const Walk& walk);
   void SetAside(const std::string& tenant, bool aside);
   // Tries one sequence; true: it was placed.
   bool Try(Serial serial, Owner& owner, Walk& walk);

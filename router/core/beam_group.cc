@@ -97,7 +97,7 @@ std::vector<ClientEvent> BeamGroup::Answers(absl::Time now) const {
       static_cast<int32_t>(aborted_ ? 1 : std::min<size_t>(base_.sequences, complete.size()));
   std::vector<ClientEvent> events;
   for (int32_t i = 0; i < answers; ++i) {
-    RequestDone done = first_;
+    SequenceDone done = first_;
     done.sequence_index = base_.sequence_index + i;
     done.last = i + 1 == answers;
     done.reason = request::FinishReason::kAborted;

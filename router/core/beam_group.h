@@ -50,7 +50,7 @@ class BeamGroup {
   const absl::Time submitted_;
   BeamSearch search_;
   uint32_t steps_ = 0;       // complete ones
-  RequestDone first_;        // of the first step, which computed the prompt
+  SequenceDone first_;       // of the first step, which computed the prompt
   bool aborted_ = false;     // no step follows
   std::string numerics_id_;  // of the first token
   absl::Status failure_;

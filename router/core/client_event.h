@@ -1,7 +1,7 @@
 // What the core tells the client of one request.
 // Thread safety: values.
 // Invariants, for each request: PromptScored, if asked for, comes before any token; each sequence
-// gets each token index once and in order, then one RequestDone; a RequestFailed ends the whole
+// gets each token index once and in order, then one SequenceDone; a RequestFailed ends the whole
 // request.
 #pragma once
 
@@ -37,7 +37,7 @@ struct TokensReady {
 };
 // One sequence is complete. `usage`, `route` and `timing` are final. Only the first sequence's
 // usage counts the prompt.
-struct RequestDone {
+struct SequenceDone {
   int32_t sequence_index = 0;
   bool last = true;  // nothing follows for this request
   request::FinishReason reason = request::FinishReason::kNone;
@@ -59,6 +59,6 @@ struct RequestFailed {
   // its sequences generated, those whose answers the client does not get included (best_of, beams).
   int64_t computed_tokens = 0;
 };
-using ClientEvent = std::variant<TokensReady, RequestDone, RequestFailed, PromptScored>;
+using ClientEvent = std::variant<TokensReady, SequenceDone, RequestFailed, PromptScored>;
 
 }  // namespace tandem::router

@@ -58,7 +58,7 @@ class DecodeLeg {
   // The prompt's KV may have gone: the placement is over.
   void ForgetInstalled() { state_.installed = false; }
   // The KV comes from a draining node that retained it.
-  void MarkMoved() { state_.moved = true; }
+  void MarkMigrated() { state_.migrated = true; }
   // Ends the leg, and tells the node why. Idempotent.
   void Abort(absl::string_view reason);
   // Ends the leg without a word to the node, which has ended it itself. Idempotent.
@@ -84,7 +84,7 @@ class DecodeLeg {
   bool computes_locally() const { return state_.computes_locally; }
   // The whole prompt's KV lies on the node. Stays set after the end.
   bool installed() const { return state_.installed; }
-  bool moved() const { return state_.moved; }
+  bool migrated() const { return state_.migrated; }
   uint64_t lease() const { return state_.lease; }
   uint32_t epoch() const { return state_.epoch; }
   int64_t cached_tokens() const { return state_.cached_tokens; }
@@ -103,7 +103,8 @@ class DecodeLeg {
     NodeKey node;
     std::string node_id;
     uint32_t attempt = 0;
-    bool live = false, reserved = false, computes_locally = false, installed = false, moved = false;
+    bool live = false, reserved = false, computes_locally = false, installed = false,
+         migrated = false;
     int64_t blocks = 0;                                   // asked for
     absl::Duration step_goal = absl::InfiniteDuration();  // in the fleet's figures
     int64_t beyond = 0;  // that the prompt needs of other nodes; in the fleet's figures

@@ -17,11 +17,11 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
     const Sequence& sequence = *table_.sequences_.at(serial);
     const bool apart =
         table_.BesideOf(*sequence.group).has_value() || sequence.machine->AvoidsNodes(now_);
-    return apart ? 0 : sequence.machine->tokens_to_store();
+    return apart ? 0 : sequence.machine->tokens_without_prefix();
   }
   int64_t TokensToKeep(Serial serial) override {
     SequenceMachine& machine = *table_.sequences_.at(serial)->machine;
-    return machine.AvoidsNodes(now_) ? 0 : machine.tokens_to_store();
+    return machine.AvoidsNodes(now_) ? 0 : machine.tokens_without_prefix();
   }
   int64_t PromptTokens(Serial serial) override {
     return table_.sequences_.at(serial)->machine->tokens_to_place();
@@ -92,13 +92,12 @@ void RequestTable::PlaceIfRoomGrew(absl::Time now) {
 }
 
 bool RequestTable::FitQueue(const std::string& tenant, absl::Time now) {
-  while (queued() > context_.options.queue_max) {
-    const std::string* const largest = queue_.LargestTenant();
-    if (!queue_.HasMore(*largest, tenant)) return false;
-    SequenceGroup* const last = LastWaiting(*largest);
-    if (last == nullptr) return false;
-    FailGroup(*last, QueueIsFull(now));
-  }
+  if (queued() <= context_.options.queue_max) return true;
+  const std::string* const largest = queue_.LargestTenant();
+  if (!queue_.HasMore(*largest, tenant)) return false;
+  SequenceGroup* const last = LastWaiting(*largest);
+  if (last == nullptr) return false;
+  FailGroup(*last, QueueIsFull(now));
   return true;
 }
 
@@ -138,7 +137,7 @@ RequestTable::Wait RequestTable::WaitBefore(Serial serial, absl::Time now) const
   };
   look(*sequences_.at(serial)->machine);
   int64_t before = 0;
-  queue_.VisitBefore(sequences_.at(serial)->group->share().tenant, PlaceOf(serial),
+  queue_.VisitBefore(sequences_.at(serial)->group->share().tenant, PositionOf(serial),
                      [&](Serial other) {
                        const SequenceMachine* machine = sequences_.at(other)->machine.get();
                        if (known.size() < kSample && look(*machine)) known.push_back(machine);

@@ -29,19 +29,14 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   queue_.Join(group.share().tenant, group.share().weight);
   if (input.beams.has_value()) {
     group.set_beams(std::make_unique<BeamGroup>(std::move(input), now));
-    beams_away_ += group.beams()->width();
+    beams_not_running_ += group.beams()->width();
     AddBeams(group, now);
   } else {
     AddSequences(group, std::move(input), now);
   }
   const std::vector<Serial> serials = group.by_index();
-  for (const Serial serial : serials) File(serial);
+  for (const Serial serial : serials) QueueOrWaitForLeader(serial);
   PlaceQueued(now);
-  if (IsQueued(serials.front()) && !FitQueue(group.share().tenant, now)) {
-    absl::Status full = QueueIsFull(now);
-    DropGroup(group);
-    return full;
-  }
   if (IsQueued(serials.front()) && refuses_late) {
     const Serial first = serials.front();
     const Wait wait = WaitBefore(first, now);
@@ -50,6 +45,12 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
       DropGroup(group);
       return *refusal;
     }
+  }
+  // Last, because it may cost another request its place.
+  if (IsQueued(serials.front()) && !FitQueue(group.share().tenant, now)) {
+    absl::Status full = QueueIsFull(now);
+    DropGroup(group);
+    return full;
   }
   for (const Serial serial : serials) Settle(serial, now);
   return absl::OkStatus();
@@ -205,7 +206,7 @@ void RequestTable::AddBeams(SequenceGroup& group, absl::Time now) {
   group.ClearIndices();
   for (RequestInput& input : group.beams()->StepInputs(now)) {
     AddSequence(group, std::move(input), now);
-    --beams_away_;
+    --beams_not_running_;
   }
 }
 
@@ -217,7 +218,7 @@ void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
       return FailGroup(group, absl::DataLossError("a step of the beam search came without the "
                                                   "likeliest tokens that it goes on with"));
     for (ClientEvent& event : answers) {
-      if (auto* done = std::get_if<RequestDone>(&event); done != nullptr && done->last)
+      if (auto* done = std::get_if<SequenceDone>(&event); done != nullptr && done->last)
         done->computed_tokens = group.computed_tokens();
       context_.actions.client_events.emplace_back(group.id(), std::move(event));
     }
@@ -229,7 +230,7 @@ void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
   const std::vector<Serial> serials = group.by_index();
   for (const Serial serial : serials) {
     sequences_.at(serial)->machine->SetGoalMet();
-    File(serial);
+    QueueOrWaitForLeader(serial);
     SetDeadline(serial, *sequences_.at(serial));
   }
 }
@@ -256,7 +257,7 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   if (machine.done()) return EndSequence(serial, group, now);
   const bool queued = machine.state() == SequenceMachine::State::kQueued;
   CountBlocks(serial, *sequence, !queued);
-  if (queued) File(serial);
+  if (queued) QueueOrWaitForLeader(serial);
   SetDeadline(serial, *sequence);
 }
 
@@ -332,7 +333,7 @@ void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& ou
   if (!outcome.tokens.empty())
     events.emplace_back(group.id(), TokensReady{sequence_index, std::move(outcome.tokens)});
   if (!outcome.done.has_value()) return;
-  RequestDone& done = *outcome.done;
+  SequenceDone& done = *outcome.done;
   done.last = group.live().size() == 1;
   if (sequence_index != group.first_index()) {
     done.usage.set_prompt_tokens(0);
@@ -349,10 +350,10 @@ void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& ou
 bool RequestTable::IsQueued(Serial serial) const {
   const auto it = sequences_.find(serial);
   return it != sequences_.end() &&
-         queue_.Contains(it->second->group->share().tenant, PlaceOf(serial));
+         queue_.Contains(it->second->group->share().tenant, PositionOf(serial));
 }
 
-AdmissionQueue::Place RequestTable::PlaceOf(Serial serial) const {
+AdmissionQueue::Position RequestTable::PositionOf(Serial serial) const {
   const SequenceGroup& group = *sequences_.at(serial)->group;
   // Without a goal: in the order of arrival. With one: in the order of what is due first.
   const absl::Duration due = group.late() ? absl::ZeroDuration() : group.first_token_goal();
@@ -366,12 +367,12 @@ void RequestTable::SetLate(Serial serial) {
   std::vector<Serial> queued;
   for (const Serial other : group.live())
     if (IsQueued(other)) queued.push_back(other);
-  for (const Serial other : queued) queue_.Erase(group.share().tenant, PlaceOf(other));
+  for (const Serial other : queued) queue_.Erase(group.share().tenant, PositionOf(other));
   group.set_late();
-  for (const Serial other : queued) queue_.Insert(group.share().tenant, PlaceOf(other));
+  for (const Serial other : queued) queue_.Insert(group.share().tenant, PositionOf(other));
 }
 
-void RequestTable::File(Serial serial) {
+void RequestTable::QueueOrWaitForLeader(Serial serial) {
   const Sequence& sequence = *sequences_.at(serial);
   SequenceGroup& group = *sequence.group;
   if (IsQueued(serial) || group.held().contains(serial)) return;
@@ -383,7 +384,7 @@ void RequestTable::File(Serial serial) {
     sequence.machine->Hold();
     group.Hold(serial);
   } else {
-    queue_.Insert(group.share().tenant, PlaceOf(serial));
+    queue_.Insert(group.share().tenant, PositionOf(serial));
   }
 }
 
@@ -391,7 +392,7 @@ void RequestTable::Release(SequenceGroup& group, Serial serial, absl::Time now) 
   SequenceMachine& machine = *sequences_.at(serial)->machine;
   group.Unhold(serial);
   machine.Unhold(now);
-  queue_.Insert(group.share().tenant, PlaceOf(serial));
+  queue_.Insert(group.share().tenant, PositionOf(serial));
   SetDeadline(serial, *sequences_.at(serial));
 }
 
@@ -423,7 +424,7 @@ void RequestTable::FailGroup(SequenceGroup& group, const absl::Status& why) {
 
 void RequestTable::DropGroup(SequenceGroup& group) {
   while (!group.live().empty()) Remove(group.leader());
-  if (group.beams() != nullptr) beams_away_ -= group.beams()->width();
+  if (group.beams() != nullptr) beams_not_running_ -= group.beams()->width();
   held_bytes_ -= group.held_bytes();
   queue_.Leave(group.share().tenant);
   groups_.erase(RequestId(group.id()).value());
@@ -433,10 +434,10 @@ void RequestTable::Remove(Serial serial) {
   const auto it = sequences_.find(serial);
   CountBlocks(serial, *it->second, /*placed=*/false);
   SequenceGroup& group = *it->second->group;
-  if (group.beams() != nullptr) ++beams_away_;
+  if (group.beams() != nullptr) ++beams_not_running_;
   CountPlaced(*it->second, false);
   const RequestInput& input = it->second->machine->input();
-  queue_.Erase(group.share().tenant, PlaceOf(serial));
+  queue_.Erase(group.share().tenant, PositionOf(serial));
   deadlines_.Erase(serial);
   group.Remove(serial, input.sequence_index);
   by_serial_.erase(serial);

@@ -87,7 +87,7 @@ class RequestTable {
     return {groups_running_, static_cast<int64_t>(groups_.size()) - groups_running_};
   }
   // Those that beam searches may still come to run at a time included.
-  int64_t sequences() const { return static_cast<int64_t>(sequences_.size()) + beams_away_; }
+  int64_t sequences() const { return static_cast<int64_t>(sequences_.size()) + beams_not_running_; }
   // What the running requests may come to hold: RequestInput::HeldBytesMax of all.
   int64_t held_bytes() const { return held_bytes_; }
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
@@ -125,7 +125,8 @@ class RequestTable {
   void AddBeams(SequenceGroup& group, absl::Time now);
   // All sequences of the beam search's step have ended.
   void AdvanceSearch(SequenceGroup& group, absl::Time now);
-  // Emits what the sequence has to say, then files, releases or removes it. Ignores ended ones.
+  // Emits what the sequence has to say, then queues, holds, releases or removes it. Ignores ended
+  // ones.
   void Settle(Serial serial, absl::Time now);
   // Counts what it has had computed since the last call: its prompt if that begins, and `generated`
   // tokens.
@@ -142,10 +143,10 @@ class RequestTable {
   // Counts the sequence, and with its first one the request, as placed or not.
   void CountPlaced(Sequence& sequence, bool placed);
   // Queues a kQueued sequence, or holds it behind its leader.
-  void File(Serial serial);
+  void QueueOrWaitForLeader(Serial serial);
   bool IsQueued(Serial serial) const;
   // Its place in the queue, whether it is there or not.
-  AdmissionQueue::Place PlaceOf(Serial serial) const;
+  AdmissionQueue::Position PositionOf(Serial serial) const;
   // The sequence's request goes behind others in the queue.
   void SetLate(Serial serial);
   // Queues a held sequence.
@@ -170,8 +171,11 @@ class RequestTable {
   Wait WaitBefore(Serial serial, absl::Time now) const;
   // With the seconds after which to ask again, if time heals it.
   absl::Status WithHint(const absl::Status& why, absl::Time now);
-  // While the queue is longer than queue_max, fails the last waiting requests of tenants that have
-  // more in it than `tenant`. False: the queue is still too long.
+  // A request of `tenant` has joined the queue. If that is longer than queue_max, it takes the
+  // place of one request: the last waiting one of the tenant that has most in the queue, which
+  // fails. False: no other tenant has more. What enters the queue in other ways, such as the
+  // sequences of a lost node, may make it longer than queue_max, and costs no waiting request its
+  // place.
   bool FitQueue(const std::string& tenant, absl::Time now);
   // The tenant's last request in the queue of which nothing was computed and nothing is placed.
   // nullptr: none among its last kLastOnes.
@@ -197,7 +201,8 @@ class RequestTable {
   absl::flat_hash_map<std::string, std::unique_ptr<SequenceGroup>> groups_;  // by request id
   int64_t groups_running_ = 0;                                               // see RequestCounts
   int64_t held_bytes_ = 0;
-  int64_t beams_away_ = 0;  // by how much beam searches run fewer sequences than they are wide
+  // By how much beam searches run fewer sequences than they are wide.
+  int64_t beams_not_running_ = 0;
   int64_t settled_ = 0;
   TenantBlocks tenant_blocks_;
   AdmissionQueue queue_;

@@ -16,7 +16,7 @@
 namespace tandem::router {
 
 // What a decode node says of the loans of a leg whose sequence has ended here. The router ended it,
-// for a stop string or because the client left, so the RequestDone came before.
+// for a stop string or because the client left, so the SequenceDone came before.
 struct LentReport {
   std::string request_id;
   LegName leg;

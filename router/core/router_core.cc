@@ -460,7 +460,7 @@ v1::GetStatusResponse RouterCore::GetStatus(absl::Time now) const {
   router.set_index_blocks(index_.entries());
   router.set_duplicate_tokens(counters_.duplicate_tokens);
   router.set_diverged_tokens(counters_.diverged_tokens);
-  router.set_sequences_moved(counters_.sequences_moved);
+  router.set_sequences_migrated(counters_.sequences_migrated);
   router.set_kv_tokens_moved(counters_.kv_tokens_moved);
   router.set_kv_tokens_recomputed(counters_.kv_tokens_recomputed);
   router.set_fleet_streams_refused(streams_refused_);

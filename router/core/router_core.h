@@ -8,8 +8,8 @@
 //
 // Thread safety: none; every call runs on the core's strand (RouterServer), or in the simulator.
 // Invariants: a client sees each token index of each sequence once, in order, and for each sequence
-// exactly one RequestDone, or for the whole request one RequestFailed; every request has a deadline
-// in every state; the index and the queues are bounded; commands go to joined nodes only.
+// exactly one SequenceDone, or for the whole request one RequestFailed; every request has a
+// deadline in every state; the index and the queues are bounded; commands go to joined nodes only.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ class RouterCore {
   // failures arrive as RequestFailed: kUnavailable, naming the missing kind of node, when no node
   // takes the request within the queue deadline.
   absl::Status Submit(RequestInput input, absl::Time now);
-  // Ends a request: the client left or aborted it. Aborts all legs; a RequestDone with `reason`
+  // Ends a request: the client left or aborted it. Aborts all legs; a SequenceDone with `reason`
   // follows for each running sequence. Idempotent: unknown ids are ignored.
   void Finish(const RequestId& id, request::FinishReason reason, absl::Time now);
   // Ends one sequence, whose stop string appeared (kStop). Otherwise as Finish.
@@ -102,7 +102,7 @@ class RouterCore {
   int64_t deadlines() const { return table_.deadlines(); }
   int64_t sequences_settled() const { return table_.settled(); }
   int64_t loans_planned() const { return planner_.plans(); }
-  std::array<int64_t, 5> requests_by_state() const { return table_.sequences_by_state(); }
+  std::array<int64_t, 5> sequences_by_state() const { return table_.sequences_by_state(); }
 
  private:
   // `capacity`, tokens; at most the model's context, and that while no decode node has joined.

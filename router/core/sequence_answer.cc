@@ -54,7 +54,7 @@ SequenceAnswer::Outcome SequenceAnswer::Take(int attempts, absl::Time now) {
   if (!ended()) return outcome;
   // Of tokens that waited for scores the client has none.
   const size_t given = AwaitsScores() ? 0 : tokens_.delivered().size();
-  RequestDone& done = outcome.done.emplace();
+  SequenceDone& done = outcome.done.emplace();
   done.sequence_index = input_.sequence_index;
   done.reason = ending_;
   done.usage =

@@ -30,7 +30,7 @@ class SequenceAnswer {
   struct Outcome {
     std::optional<std::vector<v1::GeneratedToken>> prompt_scores;  // all of them, once
     std::vector<v1::GeneratedToken> tokens;
-    std::optional<RequestDone> done;
+    std::optional<SequenceDone> done;
     absl::Status failure;
   };
   // Which nodes serve the sequence, for log lines.

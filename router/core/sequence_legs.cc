@@ -157,7 +157,7 @@ bool SequenceLegs::StartPrefill(const LegWish& wish) {
   }
   if (prefill_.retained()) {
     retained_.reset();
-    decode_.MarkMoved();
+    decode_.MarkMigrated();
   }
   was_split_ |= decode_.lent_units() > 0;
   // Scores need every row, and retained KV is complete.
@@ -237,12 +237,12 @@ bool SequenceLegs::IsEarlierSender(const v1::Leg& leg) const {
 }
 
 void SequenceLegs::RecordTransfer(const v1::Installed& installed) {
-  if (decode_.moved()) {
+  if (decode_.migrated()) {
     RouterCounters& counters = context_.counters;
     const int64_t computed = installed.tokens().computed() + installed.prefill_tokens().computed();
     counters.kv_tokens_recomputed += computed;
     if (computed <= 0) {  // the draining node sent everything
-      ++counters.sequences_moved;
+      ++counters.sequences_migrated;
       counters.kv_tokens_moved += installed.tokens().received();
     }
   }

@@ -237,8 +237,8 @@ void SequenceMachine::OnInstalled(const v1::Installed& installed, absl::Time now
   // aborted. A single sender has ended by itself: its blocks are acknowledged.
   const bool still_computes = legs_.prefill().tries() > 1 && !legs_.prefill().finished();
   const bool retained_sender = legs_.prefill().retained();
-  const bool nobody_scores = answer_.AwaitsScores() && !legs_.decode().computes_locally() &&
-                             (still_computes || retained_sender || !legs_.prefill().live());
+  const bool scores_lost = answer_.AwaitsScores() && !legs_.decode().computes_locally() &&
+                           (still_computes || retained_sender || !legs_.prefill().live());
   if (still_computes)
     legs_.prefill().Abort("another sender filled the lease");
   else
@@ -246,7 +246,7 @@ void SequenceMachine::OnInstalled(const v1::Installed& installed, absl::Time now
   // An earlier sender's last part may have arrived before NewEpoch did.
   if (AwaitsPrefill() || AwaitsNewEpoch())
     Enter(State::kGenerating, now + context_.options.token_deadline);
-  if (nobody_scores) {
+  if (scores_lost) {
     // The node that scored the prompt is lost, or its leg was replaced.
     const auto why = absl::UnavailableError("the prompt's KV came without its log-probabilities");
     return answer_.complete() ? Fail(why) : Replace(why, now);

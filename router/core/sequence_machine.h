@@ -93,7 +93,9 @@ class SequenceMachine {
            legs_.prompt().delivered() + 1;
   }
   // The same without the tokens that a decode node holds already.
-  int64_t tokens_to_store() { return std::max<int64_t>(1, tokens_to_place() - legs_.HeldTokens()); }
+  int64_t tokens_without_prefix() {
+    return std::max<int64_t>(1, tokens_to_place() - legs_.HeldTokens());
+  }
   // A held sequence waits for its leader. It is not placed, and its queue deadline does not run.
   // REQUIRES: kQueued.
   void Hold() { held_ = true; }

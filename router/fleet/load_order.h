@@ -46,13 +46,13 @@ class LoadOrder {
   template <typename Visit>
   void VisitByLoad(NodeGroup group, Visit visit) const {
     for (const auto& [load, tie, slot] : by_load_[group])
-      if (!visit(*places_[slot].node)) return;
+      if (!visit(*positions_[slot].node)) return;
   }
   // The same for decode nodes that have a sequence slot, most free blocks first.
   template <typename Visit>
   void VisitByRoom(Visit visit) const {
     for (const auto& [taken, tie, slot] : by_room_)
-      if (!visit(*places_[slot].node)) return;
+      if (!visit(*positions_[slot].node)) return;
   }
   // Rises when a node joins, when a decode node comes to have more room, and when a prefill node
   // comes to have less to do: a leg that found no place may find one now.
@@ -71,7 +71,7 @@ class LoadOrder {
   }
 
  private:
-  struct Place {
+  struct Position {
     const Node* node = nullptr;
     NodeGroup group = kNoGroup;
     bool has_room = false;
@@ -79,16 +79,16 @@ class LoadOrder {
     int64_t blocks = 0;
     int64_t capacity_tokens = 0;
     uint64_t tie = 0;
-    friend bool operator==(const Place&, const Place&) = default;
+    friend bool operator==(const Position&, const Position&) = default;
   };
   // Where the node belongs, at `tie` among its equals.
-  static Place PlaceOf(const Node& node, uint64_t tie);
+  static Position PositionOf(const Node& node, uint64_t tie);
   // Changes the node's entry in those trees alone where it differs. Either may be without a node.
-  void Move(Place& place, const Place& next);
+  void Move(Position& position, const Position& next);
 
   Random& random_;
   // Bound: the fleet's slots, for all.
-  std::vector<Place> places_;
+  std::vector<Position> positions_;
   uint64_t room_grown_ = 0;
   std::array<absl::btree_set<std::tuple<double, uint64_t, NodeSlot>>, kNodeGroups> by_load_;
   absl::btree_set<std::tuple<int64_t, uint64_t, NodeSlot>> by_room_;  // by blocks, negated

@@ -78,7 +78,7 @@ bool AnswerGroup::Give(Answer& answer, v1::Delta& delta) {
   return false;
 }
 
-AnswerGroup::Parts AnswerGroup::OnDone(RequestDone event) {
+AnswerGroup::Parts AnswerGroup::OnDone(SequenceDone event) {
   Answer& answer = At(event.sequence_index);
   Parts parts;
   v1::Delta rest;

@@ -47,7 +47,7 @@ class AnswerGroup {
   bool OnTokens(const TokensReady& event, v1::GenerateResponse& part);
   // One sequence has ended: the rest of its text, and its Finished. Where only the best answers are
   // returned, nothing until the last sequence has ended, and then those answers.
-  Parts OnDone(RequestDone event);
+  Parts OnDone(SequenceDone event);
   // A stop string of this answer was found: the router ends its sequence
   // (RouterCore::FinishSequence, kStop).
   bool stopped(int32_t sequence_index) const;

@@ -90,7 +90,7 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Make(
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   session->front_end_ = arrival.front_end;
   session->audit_ = arrival.audit;
-  session->place_ = arrival.place;
+  session->guard_ = arrival.guard;
   RETURN_IF_ERROR(session->Prepare(request, arrival, session->input_.emplace()));
   const request::GuidedParams& guided = *session->input_->guided;
   if (guided.any()) RETURN_IF_ERROR(session->ConstraintVerdict(guided).value_or(absl::OkStatus()));
@@ -136,8 +136,8 @@ absl::Status AnswerSession::SubmitLater(RequestInput input, LoadShedder::FrontEn
 }
 
 absl::Status AnswerSession::Submit(RequestInput input, LoadShedder::FrontEndKind front_end) {
-  const LoadShedder::Place place = deps_.shedder.Enter(front_end, RealClock().Now());
-  if (deps_.inbox.TryPushLow(SubmitRequest{std::move(input), shared_from_this(), place}))
+  const LoadShedder::Position position = deps_.shedder.Enter(front_end, RealClock().Now());
+  if (deps_.inbox.TryPushLow(SubmitRequest{std::move(input), shared_from_this(), position}))
     return absl::OkStatus();
   deps_.shedder.OnRejected();
   return InboxFull();
@@ -265,7 +265,7 @@ request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
     Fail(failed->status);
     return request::FinishReason::kNone;
   }
-  if (auto* done = std::get_if<RequestDone>(&event)) {
+  if (auto* done = std::get_if<SequenceDone>(&event)) {
     const bool last = done->last;
     if (last) {
       over_ = true;

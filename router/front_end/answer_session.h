@@ -72,7 +72,7 @@ struct Arrival {
   bool resumes = false;                        // the client has the beginning of the answer already
   bool keeps_answers = false;                  // see RequestInput
   int64_t front_end_bytes = 0;                 // see RequestInput
-  RunningAnswers::Place place = nullptr;       // null: no drain waits for the answer
+  RunningAnswers::Guard guard = nullptr;       // null: no drain waits for the answer
   bool chat_turn = false;  // the prompt is a chat, and the answer a message of its own
 };
 
@@ -172,7 +172,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   std::shared_ptr<AnswerSink> sink_;   // on the core's strand once started; null after the end
   std::shared_ptr<AnswerSink> ended_;  // until it has sent its end
   // As long as the session: the front end keeps that until the client has its end.
-  RunningAnswers::Place place_;
+  RunningAnswers::Guard guard_;
   // On the core's strand once started; null without a tenant, and once the core has ended the
   // request.
   std::shared_ptr<const TenantCall> call_;

@@ -27,7 +27,7 @@ class RouterCore;
 struct SubmitRequest {
   RequestInput input;
   std::shared_ptr<AnswerSession> session;
-  LoadShedder::Place place;
+  LoadShedder::Position position;
 };
 // The client is gone, or its front end ends the request.
 struct SessionEnded {

@@ -50,20 +50,20 @@ absl::Status LoadShedder::Refusal(absl::Duration wait, absl::Duration longest) {
       seconds);
 }
 
-LoadShedder::Place LoadShedder::Enter(FrontEndKind front_end, absl::Time now) {
+LoadShedder::Position LoadShedder::Enter(FrontEndKind front_end, absl::Time now) {
   return {front_end, waiting_++, now};
 }
 
-absl::Status LoadShedder::Dequeued(const Place& place, bool resumes, absl::Time now) {
+absl::Status LoadShedder::Dequeued(const Position& position, bool resumes, absl::Time now) {
   --waiting_;
   // A quotient of averages, not an average of quotients: long queues measure the service time best.
-  waited_ns_ += (absl::ToDoubleNanoseconds(now - place.since) - waited_ns_) * kNewest;
-  ahead_ += (static_cast<double>(place.ahead + 1) - ahead_) * kNewest;
+  waited_ns_ += (absl::ToDoubleNanoseconds(now - position.since) - waited_ns_) * kNewest;
+  ahead_ += (static_cast<double>(position.ahead + 1) - ahead_) * kNewest;
   service_ns_ = waited_ns_ / ahead_;
   // Most requests have waited less than any limit. They take no lock.
-  const absl::Duration waited = now - place.since;
+  const absl::Duration waited = now - position.since;
   if (options_.delay <= absl::ZeroDuration() || waited <= options_.delay) return absl::OkStatus();
-  FrontEndState& state = front_ends_[static_cast<size_t>(place.front_end)];
+  FrontEndState& state = front_ends_[static_cast<size_t>(position.front_end)];
   absl::Duration longest;
   {
     absl::MutexLock lock(&state.mutex);

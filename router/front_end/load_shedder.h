@@ -37,7 +37,7 @@ class LoadShedder {
   };
   enum class FrontEndKind { kHttp, kGrpc };
   // A request's place in the core's queue.
-  struct Place {
+  struct Position {
     FrontEndKind front_end = FrontEndKind::kHttp;
     int64_t ahead = 0;  // requests in the queue before it
     absl::Time since;   // when it entered
@@ -58,10 +58,10 @@ class LoadShedder {
 
   // The calling thread is about to put a request into the core's queue. Each call is followed by
   // Dequeued or OnRejected.
-  Place Enter(FrontEndKind front_end, absl::Time now);
+  Position Enter(FrontEndKind front_end, absl::Time now);
   // The core has taken the request from its queue. kUnavailable, as Admit's, if the request has
   // waited there for kForecastMargin times the current limit of its front end.
-  absl::Status Dequeued(const Place& place, bool resumes, absl::Time now);
+  absl::Status Dequeued(const Position& position, bool resumes, absl::Time now);
   // The queue was full: the request did not enter.
   void OnRejected() { --waiting_; }
 

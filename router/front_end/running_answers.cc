@@ -2,13 +2,13 @@
 
 namespace tandem::router {
 
-absl::StatusOr<RunningAnswers::Place> RunningAnswers::Enter() {
+absl::StatusOr<RunningAnswers::Guard> RunningAnswers::Enter() {
   {
     absl::MutexLock lock(&mutex_);
     if (draining_) return absl::UnavailableError("this router is draining; ask another");
-    ++places_;
+    ++guards_;
   }
-  return Place(this, [this](const void*) { Leave(); });
+  return Guard(this, [this](const void*) { Leave(); });
 }
 
 void RunningAnswers::BeginDrain() {
@@ -23,13 +23,13 @@ bool RunningAnswers::draining() const {
 
 bool RunningAnswers::AwaitNone(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  left_.WaitFor(&mutex_, timeout, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return places_ == 0; });
-  return places_ == 0;
+  left_.WaitFor(&mutex_, timeout, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return guards_ == 0; });
+  return guards_ == 0;
 }
 
 void RunningAnswers::Leave() {
   absl::MutexLock lock(&mutex_);
-  if (--places_ == 0) left_.SignalAll();
+  if (--guards_ == 0) left_.SignalAll();
 }
 
 }  // namespace tandem::router

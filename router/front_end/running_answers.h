@@ -1,7 +1,7 @@
 // The answers that a router has begun and not yet given to their clients whole, wherever they are:
 // on a thread that reads them, in a queue for constraints, in the core, or in an unread buffer. A
 // draining router begins none and waits for these.
-// Thread safety: any thread may call any method. Owner: RouterServer; it outlives the places.
+// Thread safety: any thread may call any method. Owner: RouterServer; it outlives the guards.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace tandem::router {
 class RunningAnswers {
  public:
   // Held, with its copies, for as long as the answer goes on.
-  using Place = std::shared_ptr<const void>;
+  using Guard = std::shared_ptr<const void>;
 
-  // A place for one more answer. kUnavailable once the router drains.
-  absl::StatusOr<Place> Enter();
+  // A guard for one more answer. kUnavailable once the router drains.
+  absl::StatusOr<Guard> Enter();
   // Enter fails from now on.
   void BeginDrain();
   bool draining() const;
-  // Waits until no place is held, for `timeout` at most; says whether none is.
+  // Waits until no guard is held, for `timeout` at most; says whether none is.
   bool AwaitNone(absl::Duration timeout);
 
  private:
@@ -33,8 +33,8 @@ class RunningAnswers {
 
   mutable absl::Mutex mutex_;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t places_ ABSL_GUARDED_BY(mutex_) = 0;
-  SteadyCondVar left_;  // with mutex_: the last place was left
+  int64_t guards_ ABSL_GUARDED_BY(mutex_) = 0;
+  SteadyCondVar left_;  // with mutex_: the last guard was released
 };
 
 }  // namespace tandem::router

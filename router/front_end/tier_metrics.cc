@@ -5,7 +5,7 @@
 namespace tandem::router {
 namespace {
 
-std::vector<double> SecondsBounds() {
+std::vector<double> TierSecondsBounds() {
   return {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120};
 }
 
@@ -18,10 +18,10 @@ TierMetrics::TierMetrics(const ServiceTier& tier, MetricRegistry& registry, Metr
   labels.emplace_back("service_tier", tier.name);
   first_token_s_ = &registry.AddHistogram("tandem_tier_first_token_seconds",
                                           "From the request to its first token, by service tier.",
-                                          SecondsBounds(), labels);
+                                          TierSecondsBounds(), labels);
   between_tokens_s_ = &registry.AddHistogram("tandem_tier_between_tokens_seconds",
                                              "Between an answer's tokens, by service tier.",
-                                             SecondsBounds(), labels);
+                                             TierSecondsBounds(), labels);
   labels.emplace_back("outcome", "");
   for (size_t i = 0; i < ended_.size(); ++i) {
     labels.back().second = kOutcomes[i];

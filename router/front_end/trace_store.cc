@@ -30,7 +30,7 @@ TraceStore::Trace& TraceStore::At(const std::string& request_id, absl::Time subm
 }
 
 void TraceStore::OnDone(const std::string& request_id, absl::Time submitted,
-                        const RequestDone& done, const std::shared_ptr<const ServiceTier>& tier) {
+                        const SequenceDone& done, const std::shared_ptr<const ServiceTier>& tier) {
   if (requests_max_ == 0) return;
   absl::MutexLock lock(&mutex_);
   Trace& trace = At(request_id, submitted);

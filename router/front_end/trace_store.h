@@ -48,7 +48,7 @@ class TraceStore {
 
   // A sequence of the request ended. `submitted`: when the request was submitted. A later request
   // with the same id replaces the earlier one. `tier`: the request's; null = not known.
-  void OnDone(const std::string& request_id, absl::Time submitted, const RequestDone& done,
+  void OnDone(const std::string& request_id, absl::Time submitted, const SequenceDone& done,
               const std::shared_ptr<const ServiceTier>& tier = nullptr);
   void OnFailed(const std::string& request_id, absl::Time submitted, const absl::Status& why,
                 const std::shared_ptr<const ServiceTier>& tier = nullptr);

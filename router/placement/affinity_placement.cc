@@ -63,10 +63,10 @@ std::optional<size_t> AffinityPlacement::PickAllowed(absl::Span<const double> sc
   return scores[picked] == kNotAllowed ? std::nullopt : std::optional<size_t>(picked);
 }
 
-void AffinityPlacement::Describe(const LegPolicy& policy, const LegNeeds& needs,
+void AffinityPlacement::Describe(const LegCriteria& criteria, const LegNeeds& needs,
                                  const Scored& scored, double pair_score,
                                  v1::PlacementCandidate& candidate) {
-  for (const WeightedScorer& weighted : policy.scorers) {
+  for (const WeightedScorer& weighted : criteria.scorers) {
     v1::PlacementScore& score = *candidate.add_scores();
     score.set_name(weighted.name);
     score.set_score(weighted.scorer(needs, scored.candidate));

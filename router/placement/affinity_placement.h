@@ -1,5 +1,5 @@
 // Chooses the nodes of a request by weighted scores: the decode node whose own score and whose best
-// prefill node's score have the highest mean, and that prefill node (LegPolicy::Score). Pairs of
+// prefill node's score have the highest mean, and that prefill node (LegCriteria::Score). Pairs of
 // equal scores are drawn from at random.
 //
 // Thread safety: none; PairPlacement owns it, on the core's strand.
@@ -17,7 +17,7 @@
 #include "common/runtime/random.h"
 #include "router/fleet/node.h"
 #include "router/placement/candidate.h"
-#include "router/placement/leg_policy.h"
+#include "router/placement/leg_criteria.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -51,7 +51,7 @@ class AffinityPlacement {
                                       absl::Time now);
 
   // The figures of a candidate, as `tandem why` shows them.
-  static void Describe(const LegPolicy& policy, const LegNeeds& needs, const Scored& scored,
+  static void Describe(const LegCriteria& criteria, const LegNeeds& needs, const Scored& scored,
                        double pair_score, v1::PlacementCandidate& candidate);
 
  private:

@@ -6,7 +6,8 @@ namespace tandem::router {
 // The candidates found so far.
 class CandidateFinder::Collection {
  public:
-  Collection(const LegPolicy& policy, const LegNeeds& needs) : policy_(policy), needs_(needs) {
+  Collection(const LegCriteria& criteria, const LegNeeds& needs)
+      : criteria_(criteria), needs_(needs) {
     found_.reserve(kHolders + kLeastLoaded);
   }
 
@@ -15,13 +16,13 @@ class CandidateFinder::Collection {
                        [&](const Candidate& candidate) { return candidate.node == &node; });
   }
   void AddIfAllowed(const Candidate& candidate) {
-    if (policy_.Allows(needs_, candidate)) found_.push_back(candidate);
+    if (criteria_.Allows(needs_, candidate)) found_.push_back(candidate);
   }
   size_t size() const { return found_.size(); }
   std::vector<Candidate> Take() { return std::move(found_); }
 
  private:
-  const LegPolicy& policy_;
+  const LegCriteria& criteria_;
   const LegNeeds& needs_;
   // Bound: kHolders + kLeastLoaded.
   std::vector<Candidate> found_;
@@ -37,10 +38,10 @@ Candidate CandidateFinder::Of(const Node& node, const LegNeeds& needs,
   return Of(node, needs, index_.RunOn(node.slot, hashes));
 }
 
-std::vector<Candidate> CandidateFinder::Find(const LegPolicy& policy, const LegNeeds& needs,
+std::vector<Candidate> CandidateFinder::Find(const LegCriteria& criteria, const LegNeeds& needs,
                                              absl::Span<const kv::BlockHash> hashes,
                                              absl::Span<const PrefixIndex::Match> holders) const {
-  Collection found(policy, needs);
+  Collection found(criteria, needs);
   for (const PrefixIndex::Match& match : holders)
     found.AddIfAllowed(Of(*fleet_.At(match.slot), needs, match.blocks));
   const size_t enough = found.size() + kLeastLoaded;

@@ -12,7 +12,7 @@
 #include "common/kv/block_hash.h"
 #include "router/fleet/fleet.h"
 #include "router/fleet/prefix_index.h"
-#include "router/placement/leg_policy.h"
+#include "router/placement/leg_criteria.h"
 
 namespace tandem::router {
 
@@ -28,10 +28,10 @@ class CandidateFinder {
   CandidateFinder(const Fleet& fleet, const PrefixIndex& index) : fleet_(fleet), index_(index) {}
 
   // `holders`: the index's answer for `hashes` and the leg's group. Empty only if no node of the
-  // group passes the policy's filters; a node that passes HasFreeRoom only thanks to the prefix it
-  // holds counts if it is among the holders. When the first kVisitedMax nodes are all dropped, the
-  // search goes on: for a decode leg by free room, so that it ends where the room does.
-  std::vector<Candidate> Find(const LegPolicy& policy, const LegNeeds& needs,
+  // group passes the criteria's filters; a node that passes HasFreeRoom only thanks to the prefix
+  // it holds counts if it is among the holders. When the first kVisitedMax nodes are all dropped,
+  // the search goes on: for a decode leg by free room, so that it ends where the room does.
+  std::vector<Candidate> Find(const LegCriteria& criteria, const LegNeeds& needs,
                               absl::Span<const kv::BlockHash> hashes,
                               absl::Span<const PrefixIndex::Match> holders) const;
   // The node as a candidate that holds the first `blocks` blocks of the prompt.

@@ -15,7 +15,7 @@ uint64_t HashOf(absl::string_view text, uint64_t seed) {
 
 }  // namespace
 
-std::vector<Candidate> LegChooser::Allowed(const LegPolicy& filters, const LegNeeds& needs,
+std::vector<Candidate> LegChooser::Allowed(const LegCriteria& filters, const LegNeeds& needs,
                                            absl::Span<const kv::BlockHash> hashes,
                                            Admits admits) const {
   std::vector<Candidate> allowed;
@@ -27,7 +27,7 @@ std::vector<Candidate> LegChooser::Allowed(const LegPolicy& filters, const LegNe
   return allowed;
 }
 
-std::optional<Candidate> LegChooser::LeastLoaded(const LegPolicy& filters, const LegNeeds& needs,
+std::optional<Candidate> LegChooser::LeastLoaded(const LegCriteria& filters, const LegNeeds& needs,
                                                  absl::Span<const kv::BlockHash> hashes,
                                                  Admits admits) const {
   std::optional<Candidate> found;
@@ -39,7 +39,8 @@ std::optional<Candidate> LegChooser::LeastLoaded(const LegPolicy& filters, const
   return found;
 }
 
-std::optional<Candidate> LegChooser::LongestPrefix(const LegPolicy& filters, const LegNeeds& needs,
+std::optional<Candidate> LegChooser::LongestPrefix(const LegCriteria& filters,
+                                                   const LegNeeds& needs,
                                                    absl::Span<const PrefixIndex::Match> holders,
                                                    Admits admits) const {
   for (const PrefixIndex::Match& match : holders) {  // longest first, equal ones at random
@@ -70,7 +71,7 @@ const Candidate& LegChooser::ByHash(const kv::BlockHash& first,
       [&](const Candidate& a, const Candidate& b) { return draw(a) < draw(b); });
 }
 
-std::optional<Candidate> LegChooser::Choose(const LegPolicy& filters, const LegNeeds& needs,
+std::optional<Candidate> LegChooser::Choose(const LegCriteria& filters, const LegNeeds& needs,
                                             absl::Span<const kv::BlockHash> hashes,
                                             absl::Span<const PrefixIndex::Match> holders,
                                             Admits admits) {

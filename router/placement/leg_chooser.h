@@ -16,7 +16,7 @@
 #include "common/runtime/random.h"
 #include "router/fleet/fleet.h"
 #include "router/placement/candidate_finder.h"
-#include "router/placement/leg_policy.h"
+#include "router/placement/leg_criteria.h"
 #include "router/placement/placement_policy.h"
 
 namespace tandem::router {
@@ -33,17 +33,17 @@ class LegChooser {
 
   // nullopt when no node passes the filters and `admits`. `holders`: see CandidateFinder::Find.
   // REQUIRES: the policy is neither kCost nor kAffinity, which weigh pairs of nodes.
-  std::optional<Candidate> Choose(const LegPolicy& filters, const LegNeeds& needs,
+  std::optional<Candidate> Choose(const LegCriteria& filters, const LegNeeds& needs,
                                   absl::Span<const kv::BlockHash> hashes,
                                   absl::Span<const PrefixIndex::Match> holders, Admits admits);
 
  private:
   // The nodes that may take the leg, by node id.
-  std::vector<Candidate> Allowed(const LegPolicy& filters, const LegNeeds& needs,
+  std::vector<Candidate> Allowed(const LegCriteria& filters, const LegNeeds& needs,
                                  absl::Span<const kv::BlockHash> hashes, Admits admits) const;
-  std::optional<Candidate> LeastLoaded(const LegPolicy& filters, const LegNeeds& needs,
+  std::optional<Candidate> LeastLoaded(const LegCriteria& filters, const LegNeeds& needs,
                                        absl::Span<const kv::BlockHash> hashes, Admits admits) const;
-  std::optional<Candidate> LongestPrefix(const LegPolicy& filters, const LegNeeds& needs,
+  std::optional<Candidate> LongestPrefix(const LegCriteria& filters, const LegNeeds& needs,
                                          absl::Span<const PrefixIndex::Match> holders,
                                          Admits admits) const;
   // REQUIRES (both): `allowed` is not empty.

@@ -7,12 +7,12 @@
 namespace tandem::router {
 
 std::vector<AffinityPlacement::Scored> PairPlacement::ScoredCandidates(
-    const LegPolicy& policy, const LegNeeds& needs, absl::Span<const kv::BlockHash> hashes,
+    const LegCriteria& criteria, const LegNeeds& needs, absl::Span<const kv::BlockHash> hashes,
     const PrefixIndex::Matches& holders) const {
   std::vector<AffinityPlacement::Scored> scored;
   for (const Candidate& candidate :
-       finder_.Find(policy, needs, hashes, holders[GroupOf(needs.role)]))
-    scored.push_back({candidate, policy.Score(needs, candidate)});
+       finder_.Find(criteria, needs, hashes, holders[GroupOf(needs.role)]))
+    scored.push_back({candidate, criteria.Score(needs, candidate)});
   return scored;
 }
 
@@ -22,7 +22,7 @@ std::optional<PlacementFailure> PairPlacement::PlaceByAffinity(const PlacementRe
   const LegNeeds decode_needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   const PrefixIndex::Matches holders = Holders(request.hashes);
   std::vector<Scored> decodes =
-      ScoredCandidates(decode_policy_, decode_needs, request.hashes, holders);
+      ScoredCandidates(decode_criteria_, decode_needs, request.hashes, holders);
   if (decodes.empty()) return WhyNot(decode_needs);
   const auto computes_itself = [&](const Candidate& decode) {
     return ComputesItself(decode_needs, decode);
@@ -34,7 +34,7 @@ std::optional<PlacementFailure> PairPlacement::PlaceByAffinity(const PlacementRe
     if (decodes.empty()) return PlacementFailure::kPrefillBusy;
   }
   const std::vector<Scored> prefills =
-      ScoredCandidates(prefill_policy_, prefill_needs, request.hashes, holders);
+      ScoredCandidates(prefill_criteria_, prefill_needs, request.hashes, holders);
   const AffinityPlacement::Choice choice =
       by_affinity_.Choose(decodes, prefills, computes_itself, request.now);
   const Candidate& decode = decodes[choice.decode].candidate;
@@ -46,16 +46,16 @@ std::optional<PlacementFailure> PairPlacement::PlaceByAffinity(const PlacementRe
     SetPrefill(PrefillPlace{prefill.node->key, prefill.cached_tokens}, placement);
   }
   const auto add_weighed = [&](v1::PlacementDecision& decision) {
-    const auto add = [&](const LegPolicy& policy, v1::NodeRole role, const Scored& scored,
+    const auto add = [&](const LegCriteria& criteria, v1::NodeRole role, const Scored& scored,
                          double pair_score, PlacementCandidates& list) {
-      AffinityPlacement::Describe(policy, NeedsOf(request, role), scored, pair_score,
+      AffinityPlacement::Describe(criteria, NeedsOf(request, role), scored, pair_score,
                                   AddWeighed(scored.candidate, placement, list));
     };
     for (size_t i = 0; i < decodes.size(); ++i)
-      add(decode_policy_, v1::NODE_ROLE_DECODE, decodes[i], choice.decode_scores[i],
+      add(decode_criteria_, v1::NODE_ROLE_DECODE, decodes[i], choice.decode_scores[i],
           *decision.mutable_decode_nodes());
     for (size_t i = 0; i < prefills.size(); ++i)
-      add(prefill_policy_, v1::NODE_ROLE_PREFILL, prefills[i], choice.prefill_scores[i],
+      add(prefill_criteria_, v1::NODE_ROLE_PREFILL, prefills[i], choice.prefill_scores[i],
           *decision.mutable_prefill_nodes());
   };
   Explain(request, add_weighed, placement);
@@ -65,7 +65,7 @@ std::optional<PlacementFailure> PairPlacement::PlaceByAffinity(const PlacementRe
 std::optional<PairPlacement::PrefillPlace> PairPlacement::PrefillByAffinity(
     const PlacementRequest& request, const Node& decode) {
   const std::vector<AffinityPlacement::Scored> prefills =
-      ScoredCandidates(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes,
+      ScoredCandidates(prefill_criteria_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes,
                        Holders(request.hashes));
   const std::optional<size_t> chosen = by_affinity_.ChoosePrefill(prefills, decode, request.now);
   if (!chosen.has_value()) return std::nullopt;

@@ -17,10 +17,12 @@ PredictedTimes::Prompt PairPlacement::PromptOf(const PlacementRequest& request) 
           .hashes = request.hashes};
 }
 
-std::vector<Candidate> PairPlacement::CostCandidates(const LegPolicy& policy, const LegNeeds& needs,
+std::vector<Candidate> PairPlacement::CostCandidates(const LegCriteria& criteria,
+                                                     const LegNeeds& needs,
                                                      absl::Span<const kv::BlockHash> hashes,
                                                      const PrefixIndex::Matches& holders) const {
-  std::vector<Candidate> found = finder_.Find(policy, needs, hashes, holders[GroupOf(needs.role)]);
+  std::vector<Candidate> found =
+      finder_.Find(criteria, needs, hashes, holders[GroupOf(needs.role)]);
   for (Candidate& candidate : found)
     candidate.stored = StoredTokens(index_, *candidate.node, candidate.cached_tokens, hashes);
   return found;
@@ -48,13 +50,13 @@ std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementReques
                                                            Placement& placement) {
   const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   const PrefixIndex::Matches holders = Holders(request.hashes);
-  std::vector<Candidate> decodes = CostCandidates(decode_policy_, needs, request.hashes, holders);
+  std::vector<Candidate> decodes = CostCandidates(decode_criteria_, needs, request.hashes, holders);
   if (decodes.empty()) return WhyNot(needs);
   const PredictedTimes predicted(fleet_, index_, PromptOf(request), holders);
   DropSlow(request, predicted, decodes);
   if (decodes.empty()) return PlacementFailure::kStepsTooLong;
   const std::vector<Candidate> prefills = CostCandidates(
-      prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
+      prefill_criteria_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
   CostPlacement::Limits limits = {.first_token = request.first_token_within,
                                   .explains = options_.explains,
                                   .pairs_only = options_.local_prefill_tokens_max == 0};
@@ -111,7 +113,7 @@ std::optional<PairPlacement::PrefillPlace> PairPlacement::PrefillByCost(
   const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   const std::vector<Candidate> decodes = {finder_.Of(decode, needs, request.hashes)};
   const std::vector<Candidate> prefills = CostCandidates(
-      prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
+      prefill_criteria_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
   const PredictedTimes predicted(fleet_, index_, PromptOf(request), holders);
   CostPlacement::Weighed weighed;
   const auto choice = by_cost_.Choose(predicted, decodes, prefills, {.pairs_only = true}, weighed);

@@ -81,7 +81,7 @@ std::optional<PlacementFailure> PairPlacement::PlaceApart(const PlacementRequest
                                                           Placement& placement) {
   const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   const PrefixIndex::Matches holders = Holders(request.hashes);
-  const auto decode = apart_.Choose(decode_policy_, needs, request.hashes, holders[kDecodeNodes],
+  const auto decode = apart_.Choose(decode_criteria_, needs, request.hashes, holders[kDecodeNodes],
                                     [](const Node&) { return true; });
   if (!decode.has_value()) return WhyNot(needs);
   if (!ComputesItself(needs, *decode) && PrefillNodesBusy(PrefillNeeds(request)))
@@ -139,7 +139,7 @@ void PairPlacement::AddChosen(const Placement& placement, v1::PlacementDecision&
 
 std::optional<PairPlacement::PrefillPlace> PairPlacement::PrefillApart(
     const PlacementRequest& request, const Node& decode, const PrefixIndex::Matches& holders) {
-  const auto chosen = apart_.Choose(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL),
+  const auto chosen = apart_.Choose(prefill_criteria_, NeedsOf(request, v1::NODE_ROLE_PREFILL),
                                     request.hashes, holders[kPrefillNodes], [&](const Node& node) {
                                       return !Fleet::InBackoff(node, decode, request.now);
                                     });
@@ -155,7 +155,7 @@ bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
   const Candidate candidate{node, full_blocks * node->block_tokens};
   LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   needs.kept = nullptr;  // sequences that run there already share most of their blocks with it
-  if (!decode_policy_.Allows(needs, candidate)) return false;
+  if (!decode_criteria_.Allows(needs, candidate)) return false;
   if (options_.policy == PlacementPolicy::kCost) {
     const PredictedTimes predicted(fleet_, index_, PromptOf(request), PrefixIndex::Matches());
     std::vector<Candidate> in_time = {candidate};

@@ -31,7 +31,7 @@
 #include "router/placement/candidate_finder.h"
 #include "router/placement/cost_placement.h"
 #include "router/placement/leg_chooser.h"
-#include "router/placement/leg_policy.h"
+#include "router/placement/leg_criteria.h"
 #include "router/placement/placement_policy.h"
 #include "tandem/v1/client.pb.h"
 
@@ -128,14 +128,14 @@ class PairPlacement {
   std::optional<PrefillPlace> PrefillByAffinity(const PlacementRequest& request,
                                                 const Node& decode);
   std::vector<AffinityPlacement::Scored> ScoredCandidates(
-      const LegPolicy& policy, const LegNeeds& needs, absl::Span<const kv::BlockHash> hashes,
+      const LegCriteria& criteria, const LegNeeds& needs, absl::Span<const kv::BlockHash> hashes,
       const PrefixIndex::Matches& holders) const;
 
   // The policy `cost` (pair_by_cost.cc).
   std::optional<PlacementFailure> PlaceByCost(const PlacementRequest& request,
                                               Placement& placement);
   std::optional<PrefillPlace> PrefillByCost(const PlacementRequest& request, const Node& decode);
-  std::vector<Candidate> CostCandidates(const LegPolicy& policy, const LegNeeds& needs,
+  std::vector<Candidate> CostCandidates(const LegCriteria& criteria, const LegNeeds& needs,
                                         absl::Span<const kv::BlockHash> hashes,
                                         const PrefixIndex::Matches& holders) const;
   // Drops the candidates whose steps would take too long, if waiting helps.
@@ -177,8 +177,8 @@ class PairPlacement {
   AffinityPlacement by_affinity_;
   CostPlacement by_cost_;
   LegChooser apart_;
-  const LegPolicy decode_policy_ = DecodePolicy();
-  const LegPolicy prefill_policy_ = PrefillPolicy();
+  const LegCriteria decode_criteria_ = DecodeCriteria();
+  const LegCriteria prefill_criteria_ = PrefillCriteria();
 };
 
 }  // namespace tandem::router

@@ -183,7 +183,8 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              "Nodes of different numerics ids may exchange KV; answers are then not reproducible.",
              {.group = "Placement"});
   schema.Add("queue-max", &config.core.queue_max,
-             "Most sequences that wait for placement; the router refuses more.",
+             "Most sequences that wait for placement. The router refuses more, or ends waiting "
+             "requests of the tenant that has most for its weight.",
              {.min = 0, .unit = "sequences", .group = "Admission"});
   schema.Add("priority-level", &config.core.priority_level,
              "Waiting time that one level of priority is worth in the queue.",

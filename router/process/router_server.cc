@@ -71,7 +71,7 @@ class RouterServerImpl final : public RouterServer {
     answers_.BeginDrain();
     fleet_service_.DisconnectAll(absl::UnavailableError(rpc::kRouterShutsDown));
     // Cancels open calls. The router thread goes on until the last of them has ended.
-    if (front_end_ != nullptr) front_end_->Stop();
+    if (http_ != nullptr) http_->Stop();
     if (client_server_ != nullptr) client_server_->Shutdown(absl::ZeroDuration());
     if (fleet_server_ != nullptr) fleet_server_->Shutdown(absl::ZeroDuration());
     inbox_.Close();
@@ -95,7 +95,7 @@ class RouterServerImpl final : public RouterServer {
         WithFlag("--grpc", rpc::Server::Start(options.grpc_address, {&client_service_}, clients,
                                               {options.tls, rpc::ClientRule()})));
     if (!options.http_address.empty()) {
-      FrontEndOptions http;
+      HttpApiOptions http;
       http.server.address = options.http_address;
       http.admin_address = options.admin_address;
       http.server.threads = options.http_threads;
@@ -105,7 +105,7 @@ class RouterServerImpl final : public RouterServer {
       http.responses.responses_max = options.stored_responses_max;
       http.batch_bytes_max = options.core.request_bytes_max;
       ASSIGN_OR_RETURN(
-          front_end_,
+          http_,
           HttpApi::Start(
               http,
               {SessionDeps(), status_, [this] { return decode_ready_ && !answers_.draining(); },
@@ -114,19 +114,17 @@ class RouterServerImpl final : public RouterServer {
                keys_.get(), [this] { return quotas_.peers(RealClock().Now()); },
                [this] { return prompt_tokens_.load(); }}));
     }
-    thread_ = Thread("router", [this] { inbox_.RunOwner(kTickInterval); });
+    thread_ = Thread("router", [this] { inbox_.RunFallback(kTickInterval); });
     return absl::OkStatus();
   }
 
   const std::string& grpc_address() const override { return client_server_->address(); }
   const std::string& fleet_address() const override { return fleet_server_->address(); }
 
-  std::string http_address() const override {
-    return front_end_ == nullptr ? "" : front_end_->address();
-  }
+  std::string http_address() const override { return http_ == nullptr ? "" : http_->address(); }
 
   std::string admin_address() const override {
-    return front_end_ == nullptr ? "" : front_end_->admin_address();
+    return http_ == nullptr ? "" : http_->admin_address();
   }
 
   void Watch() override {
@@ -141,12 +139,12 @@ class RouterServerImpl final : public RouterServer {
   bool Drain(absl::Duration timeout) override {
     Log(LogLevel::kInfo, "the router is draining", {{"timeout", absl::FormatDuration(timeout)}});
     answers_.BeginDrain();
-    if (front_end_ != nullptr) front_end_->BeginDrain();
+    if (http_ != nullptr) http_->BeginDrain();
     Watch();
     const bool idle = answers_.AwaitNone(timeout);
     // What the core and the front ends have ended may still be on its way to the clients.
     const absl::Time until = RealClock().Now() + kLastWrites;
-    if (front_end_ != nullptr) front_end_->FinishDrain(kLastWrites);
+    if (http_ != nullptr) http_->FinishDrain(kLastWrites);
     client_server_->Shutdown(std::max(until - RealClock().Now(), absl::ZeroDuration()));
     if (idle) {
       Log(LogLevel::kInfo, "drained");
@@ -208,7 +206,7 @@ class RouterServerImpl final : public RouterServer {
 
   void Handle(SubmitRequest& event, absl::Time now) {
     absl::Status status =
-        shedder_.Dequeued(event.place, event.session->resumes(), RealClock().Now());
+        shedder_.Dequeued(event.position, event.session->resumes(), RealClock().Now());
     const RequestId id = event.input.id;
     if (event.session->EndIfCancelled()) return FlushSoon(event.session);
     if (status.ok()) {
@@ -286,18 +284,18 @@ class RouterServerImpl final : public RouterServer {
     }
     for (const auto& session : unflushed_) session->Flush(/*inline_ok=*/true);
     unflushed_.clear();
-    many_ = false;
+    flush_on_io_threads_ = false;
   }
 
   // Flushes the session's sink at the end of Dispatch on this thread, if the session's I/O thread
   // is idle and few sessions have parts. If many have, wakes each one's I/O thread now, which then
   // works beside this thread.
   void FlushSoon(const std::shared_ptr<AnswerSession>& session) {
-    if (!many_ && unflushed_.size() < kFewStreams) {
+    if (!flush_on_io_threads_ && unflushed_.size() < kFewStreams) {
       if (unflushed_.empty() || unflushed_.back() != session) unflushed_.push_back(session);
       return;
     }
-    many_ = true;
+    flush_on_io_threads_ = true;
     for (const auto& earlier : unflushed_) earlier->Flush(/*inline_ok=*/false);
     unflushed_.clear();
     session->Flush(/*inline_ok=*/false);
@@ -311,7 +309,7 @@ class RouterServerImpl final : public RouterServer {
   void Deliver(const RequestId& id, ClientEvent& event, absl::Time now) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
-    const auto* done = std::get_if<RequestDone>(&event);
+    const auto* done = std::get_if<SequenceDone>(&event);
     const bool ended = std::holds_alternative<RequestFailed>(event) || (done && done->last);
     const auto* tokens = std::get_if<TokensReady>(&event);
     const int32_t sequence_index = tokens == nullptr ? 0 : tokens->sequence_index;
@@ -359,7 +357,7 @@ class RouterServerImpl final : public RouterServer {
   QuotaExchange quotas_{random_->Next()};
   absl::Time next_report_ = absl::InfinitePast();  // on the strand
   // Declared before the members that may hold its exchanges, so it is destroyed after them.
-  std::unique_ptr<HttpApi> front_end_;
+  std::unique_ptr<HttpApi> http_;
   Inbox inbox_;
   StatusBoard status_{inbox_};
   // Declared after what its thread uses, so it is destroyed before.
@@ -375,7 +373,7 @@ class RouterServerImpl final : public RouterServer {
   absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // on the strand
   // Bound: kFewStreams.
   std::vector<std::shared_ptr<AnswerSession>> unflushed_;  // on the strand; empty between batches
-  bool many_ = false;                                      // as unflushed_
+  bool flush_on_io_threads_ = false;                       // as unflushed_
   absl::Time next_tick_ = absl::InfinitePast();            // on the strand
   std::atomic<bool> decode_ready_{false};
   std::atomic<int64_t> context_tokens_{0}, prompt_tokens_{0};

@@ -89,7 +89,7 @@ void TraceClients::OnEvent(const RequestId& id, const router::ClientEvent& event
   if (found == running_.end()) return;
   if (const auto* tokens = std::get_if<router::TokensReady>(&event))
     return OnTokens(found->second, tokens->tokens.size());
-  if (const auto* done = std::get_if<router::RequestDone>(&event)) {
+  if (const auto* done = std::get_if<router::SequenceDone>(&event)) {
     OnDone(found->second, *done);
   } else if (const auto* failed = std::get_if<router::RequestFailed>(&event)) {
     ++result_.failed;
@@ -115,7 +115,7 @@ void TraceClients::OnTokens(Running& request, size_t count) {
   request.last_token = now;
 }
 
-void TraceClients::OnDone(const Running& request, const router::RequestDone& done) {
+void TraceClients::OnDone(const Running& request, const router::SequenceDone& done) {
   ++result_.answered;
   result_.output_tokens += done.usage.output_tokens();
   result_.ttft.Add(request.ttft);

@@ -63,7 +63,7 @@ class TraceClients {
   void ReadNext();
   void Send(const TraceRequest& request, int64_t ceiling_tokens);
   void OnTokens(Running& request, size_t count);
-  void OnDone(const Running& request, const router::RequestDone& done);
+  void OnDone(const Running& request, const router::SequenceDone& done);
   // Counts the answer for its tier.
   void CountTier(const Running& request);
   // The request was not answered.

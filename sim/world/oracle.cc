@@ -53,7 +53,7 @@ OracleAnswers BeamOracle(const engine::HashEngineOptions& engine,
       OracleAnswer& answer = oracle.answers.emplace_back();
       for (const v1::GeneratedToken& token : tokens->tokens)
         answer.tokens.push_back(token.token_id());
-    } else if (const auto* done = std::get_if<router::RequestDone>(&event)) {
+    } else if (const auto* done = std::get_if<router::SequenceDone>(&event)) {
       oracle.answers.back().reason = done->reason;
     }
   }

@@ -414,7 +414,7 @@ void Driver::Take() {
           Die("a token of no vocabulary");
         ++count;
       }
-    } else if (const auto* done = std::get_if<RequestDone>(&event)) {
+    } else if (const auto* done = std::get_if<SequenceDone>(&event)) {
       int& count = seen.at(static_cast<size_t>(done->sequence_index));
       if (count < 0) Die("a sequence ended twice");
       if (done->usage.output_tokens() != count) Die("the usage is wrong");

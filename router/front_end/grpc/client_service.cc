@@ -161,7 +161,7 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> ClientService::Generate(
   RETURN_IF_ERROR(ParseRequest(bytes, request));
   Arrival arrival{RealClock().Now(), TraceIdOf(caller.traceparent),
                   LoadShedder::FrontEndKind::kGrpc};
-  ASSIGN_OR_RETURN(arrival.place, deps_.running.Enter());
+  ASSIGN_OR_RETURN(arrival.guard, deps_.running.Enter());
   arrival.audit = caller.audit;
   if (caller.audit != nullptr) caller.audit->SetRequestId(request.request_id());
   if (caller.tenant != nullptr) {

@@ -101,7 +101,7 @@ std::unique_ptr<AnswerFormat> NewFormat(ApiRequest api, const AnswerHead& head,
 
 void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
                       const AnswerSession::Deps& deps, Options options, const Arrival& arrival,
-                      bool away) {
+                      bool on_long_work) {
   const model::Tokenizer& tokenizer = *deps.assets.tokenizer;
   // The prompts are not kept while they are answered.
   std::vector<v1::GenerateRequest> requests = std::move(api.requests);
@@ -134,7 +134,7 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
     answer->exchange_->Wait(answer);
     answer->Begin(made);
   };
-  away ? exchange->Post(std::move(begin)) : begin();
+  on_long_work ? exchange->Post(std::move(begin)) : begin();
 }
 
 absl::Status ApiAnswer::MakeSessions(const std::vector<v1::GenerateRequest>& requests,

@@ -35,11 +35,12 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
     std::shared_ptr<BatchBudget> batches = nullptr;
   };
 
-  // Starts to answer `api` over `exchange`. A request that is refused is answered at once. `away`:
-  // the calling thread is not the exchange's I/O thread, which then begins what is ready.
+  // Starts to answer `api` over `exchange`. A request that is refused is answered at once.
+  // `on_long_work`: the calling thread is not the exchange's I/O thread, which then begins what is
+  // ready.
   static void Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
                     const AnswerSession::Deps& deps, Options options, const Arrival& arrival,
-                    bool away);
+                    bool on_long_work);
 
   ApiAnswer(std::shared_ptr<HttpExchange> exchange, bool stream, Options options,
             std::unique_ptr<AnswerFormat> format)

@@ -57,7 +57,7 @@ HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(const FrontEndOptions& options, Deps deps) {
+absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(const HttpApiOptions& options, Deps deps) {
   auto front_end = std::make_unique<HttpApi>(std::move(deps), options);
   // Both ports are bound before either serves: operators ask about the clients' port.
   if (!options.admin_address.empty()) {
@@ -90,7 +90,7 @@ HttpConnection::Hooks HttpApi::HooksOf(Port port) {
   return hooks;
 }
 
-HttpApi::HttpApi(Deps deps, const FrontEndOptions& options)
+HttpApi::HttpApi(Deps deps, const HttpApiOptions& options)
     : deps_(std::move(deps)),
       allowed_origins_(options.allowed_origins),
       // Under TLS a foreign name does not fit the certificate.
@@ -258,23 +258,23 @@ void HttpApi::Run(const Route& route, Call& call) {
   const bool takes_long = (reads_body && bytes > LongWork::kShortBytesMax) ||
                           (may_render && !deps_.session.assets.renders_shortly);
   if (!takes_long) return (this->*route.handle)(call);
-  RunAway(call, bytes, route.handle);
+  RunOnLongWork(call, bytes, route.handle);
 }
 
-void HttpApi::RunAway(Call& call, size_t bytes, void (HttpApi::*handle)(Call&)) {
-  call.away = true;
+void HttpApi::RunOnLongWork(Call& call, size_t bytes, void (HttpApi::*handle)(Call&)) {
+  call.on_long_work = true;
   const auto held = std::make_shared<Call>(std::move(call));
   const absl::Status added =
       deps_.session.long_work.Add(bytes, [this, held, handle] { (this->*handle)(*held); });
   if (added.ok()) return;
-  held->away = false;
+  held->on_long_work = false;
   Reply(*held, ErrorReply(added));
 }
 
 void HttpApi::Reply(const Call& call, HttpReply reply) const {
   if (call.audit != nullptr) call.audit->SetHttpResult(reply.status);
   reply = Worded(call, std::move(reply));
-  if (!call.away) return call.exchange->Reply(std::move(reply));
+  if (!call.on_long_work) return call.exchange->Reply(std::move(reply));
   call.exchange->Post([exchange = call.exchange, reply = std::move(reply)]() mutable {
     exchange->Reply(std::move(reply));
   });
@@ -361,8 +361,8 @@ absl::Status HttpApi::FitPrompts(const Call& call, ApiRequest& api) const {
 void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   const absl::Status fits = FitPrompts(call, api);
   if (!fits.ok()) return Reply(call, ErrorReply(fits));
-  absl::StatusOr<RunningAnswers::Place> place = deps_.session.running.Enter();
-  if (!place.ok()) return Reply(call, ErrorReply(place.status()));
+  absl::StatusOr<RunningAnswers::Guard> guard = deps_.session.running.Enter();
+  if (!guard.ok()) return Reply(call, ErrorReply(guard.status()));
   ApiAnswer::Options options;
   const ModelIdentity& model = deps_.session.assets.identity;
   const std::string& given_id = api.requests[0].request_id();
@@ -380,7 +380,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");
   Arrival arrival{call.request.arrived, TraceIdOf(call.traceparent),
                   LoadShedder::FrontEndKind::kHttp};
-  arrival.place = *std::move(place);
+  arrival.guard = *std::move(guard);
   arrival.resumes = api.resumes;
   arrival.chat_turn = api.chat_turn;
   // The last event of a response's stream repeats all of it.
@@ -397,7 +397,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
     arrival.call = *std::move(tenant_call);
   }
   ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options), arrival,
-                   call.away);
+                   call.on_long_work);
 }
 
 // ---- models and tokens

@@ -37,7 +37,7 @@
 
 namespace tandem::router {
 
-struct FrontEndOptions {
+struct HttpApiOptions {
   HttpServerOptions server;
   // host:port of the port for operators; empty: there is none, and clients' port serves what they
   // ask for, but no drain.
@@ -72,9 +72,9 @@ class HttpApi {
   // The methods that a path takes, "GET, HEAD"; empty for a path that is not served.
   static absl::string_view MethodsOf(absl::string_view path);
 
-  static absl::StatusOr<std::unique_ptr<HttpApi>> Start(const FrontEndOptions& options, Deps deps);
+  static absl::StatusOr<std::unique_ptr<HttpApi>> Start(const HttpApiOptions& options, Deps deps);
 
-  HttpApi(Deps deps, const FrontEndOptions& options);
+  HttpApi(Deps deps, const HttpApiOptions& options);
 
   const std::string& address() const { return server_->address(); }
   // Empty without a port for operators.
@@ -102,7 +102,7 @@ class HttpApi {
     std::shared_ptr<Tenant> tenant;    // null in a router without keys
     std::shared_ptr<AuditCall> audit;  // null without an audit log, or for a path that needs no key
     // Handled on the thread for long work, and not on the exchange's.
-    bool away = false;
+    bool on_long_work = false;
     // Above 0: its handler found so many kept bytes to read, too many for an I/O thread, and
     // stopped.
     size_t kept_bytes = 0;
@@ -146,7 +146,7 @@ class HttpApi {
   // Calls the route's handler: here, or for a large body on the thread for long work. Takes `call`.
   void Run(const Route& route, Call& call);
   // Calls `handle` on the thread for long work; the call holds `bytes`. Takes `call`.
-  void RunAway(Call& call, size_t bytes, void (HttpApi::*handle)(Call&));
+  void RunOnLongWork(Call& call, size_t bytes, void (HttpApi::*handle)(Call&));
   // Sends a reply; a refusal in the form of the path's API.
   void Reply(const Call& call, HttpReply reply) const;
   static ErrorForm FormOf(const Call& call) { return {DialectOf(call.request), call.request_id}; }
@@ -194,7 +194,7 @@ class HttpApi {
   void InputTokens(Call& call);
   absl::StatusOr<ApiRequest> ResponseOf(Call& call);
   // The conversation of a kept response. One that takes long to read sets call.kept_bytes and fails
-  // where the call is not away.
+  // where the call is not on the threads for long work.
   absl::StatusOr<Json> ItemsOf(Call& call, const std::string& id);
   static ResponseStore::Owner OwnerOf(const Call& call) {
     return call.tenant == nullptr ? "" : call.tenant->name();

@@ -37,7 +37,7 @@ absl::StatusOr<Json> HttpApi::ItemsOf(Call& call, const std::string& id) {
   const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(OwnerOf(call), id);
   if (kept == nullptr) return NotKept("previous_response_id", id);
   const size_t bytes = kept->object.size() + kept->items.size();
-  if (!call.away && bytes > LongWork::kShortBytesMax) {
+  if (!call.on_long_work && bytes > LongWork::kShortBytesMax) {
     call.kept_bytes = bytes;
     return absl::UnavailableError("the conversation is to be read on the thread for long work");
   }
@@ -59,8 +59,8 @@ absl::StatusOr<ApiRequest> HttpApi::ResponseOf(Call& call) {
 
 void HttpApi::Responses(Call& call) {
   absl::StatusOr<ApiRequest> api = ResponseOf(call);
-  if (call.kept_bytes > 0 && !call.away) {
-    return RunAway(call, call.request.body.size() + call.kept_bytes, &HttpApi::Responses);
+  if (call.kept_bytes > 0 && !call.on_long_work) {
+    return RunOnLongWork(call, call.request.body.size() + call.kept_bytes, &HttpApi::Responses);
   }
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
   if (api->response->store) {
@@ -76,8 +76,8 @@ void HttpApi::Responses(Call& call) {
 // How many tokens the prompt of such a request has.
 void HttpApi::InputTokens(Call& call) {
   absl::StatusOr<ApiRequest> api = ResponseOf(call);
-  if (call.kept_bytes > 0 && !call.away) {
-    return RunAway(call, call.request.body.size() + call.kept_bytes, &HttpApi::InputTokens);
+  if (call.kept_bytes > 0 && !call.on_long_work) {
+    return RunOnLongWork(call, call.request.body.size() + call.kept_bytes, &HttpApi::InputTokens);
   }
   absl::Status status = api.ok() ? CheckServes(api->model) : api.status();
   if (status.ok()) status = FitPrompts(call, *api);

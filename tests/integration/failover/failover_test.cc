@@ -164,8 +164,8 @@ TEST_F(Failover, ADrainHandsLongAnswersOver) {
   for (std::thread& client : clients) client.join();
   // With their KV, of which nothing was computed again.
   ASSERT_OK_AND_ASSIGN(const auto status, clients_[0]->GetStatus(absl::Seconds(5)));
-  EXPECT_GT(status.router().sequences_moved(), 0);
-  EXPECT_GT(status.router().kv_tokens_moved(), status.router().sequences_moved() * 20);
+  EXPECT_GT(status.router().sequences_migrated(), 0);
+  EXPECT_GT(status.router().kv_tokens_moved(), status.router().sequences_migrated() * 20);
   EXPECT_EQ(status.router().kv_tokens_recomputed(), 0);
 }
 
@@ -215,7 +215,7 @@ TEST_F(Failover, ADrainMovesAllSequencesOfARequest) {
   for (int index = 0; index < kSequences; ++index)
     EXPECT_EQ(tokens[index], Oracle(request, index)) << "sequence " << index;
   ASSERT_OK_AND_ASSIGN(const auto status, clients_[0]->GetStatus(absl::Seconds(5)));
-  EXPECT_EQ(status.router().sequences_moved(), kSequences);
+  EXPECT_EQ(status.router().sequences_migrated(), kSequences);
   EXPECT_EQ(status.router().kv_tokens_recomputed(), 0);
 }
 

@@ -29,7 +29,7 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_EQ(report.clients.done + report.clients.cancelled,
             report.requests + report.clients.ids_reused);
   EXPECT_GT(report.clients.ids_reused, 0);
-  EXPECT_GT(report.sequences_moved, 0);
+  EXPECT_GT(report.sequences_migrated, 0);
   EXPECT_GT(report.blocks_adopted, 0);
   EXPECT_GT(report.blocks_fetched, 0);
   EXPECT_GT(report.clients.turns, 0);
@@ -167,7 +167,7 @@ TEST(Schedule, ADrainMovesSequencesAndNothingIsComputedAgain) {
            .sampled = 1,
            .answers = answers});  // sampled: an equal answer would be forked, and not moved
       const SimReport calm = RunSchedule(schedule);
-      EXPECT_EQ(calm.sequences_moved, 0);
+      EXPECT_EQ(calm.sequences_migrated, 0);
       // Placement drew one of the two decode nodes. Both runs draw the same one.
       for (const int64_t target : {2, 3}) {
         schedule.faults = {
@@ -177,7 +177,7 @@ TEST(Schedule, ADrainMovesSequencesAndNothingIsComputedAgain) {
         EXPECT_TRUE(report.violations.empty());
         EXPECT_EQ(report.clients.done, 1);
         EXPECT_EQ(report.rows_computed, calm.rows_computed);
-        moved += report.sequences_moved;
+        moved += report.sequences_migrated;
         moved_tokens += report.kv_tokens_moved;
       }
     }

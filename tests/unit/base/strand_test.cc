@@ -1,6 +1,6 @@
 // Goal: a Strand processes each item once, in order, on one thread at a time: on the thread that
-// pushed it, on the thread that is combining, or on the owner once a pushing thread has processed
-// kPushedItemsMax items. It leaves no item behind.
+// pushed it, on the thread that is combining, or on the fallback thread once a pushing thread has
+// processed kPushedItemsMax items. It leaves no item behind.
 #include "common/base/strand.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(Strand, ItemsThatProcessPushesFollowItAndDoNotWaitForRoom) {
   EXPECT_EQ(seen, (std::vector<int>{1, 2, 3}));
 }
 
-TEST(Strand, TheOwnerTakesOverAfterAPushingThreadsShare) {
+TEST(Strand, TheFallbackThreadTakesOverAfterAPushingThreadsShare) {
   constexpr int kItems = 100;
   std::map<std::thread::id, int> processed;
   IntQueue* queue = nullptr;
@@ -66,13 +66,13 @@ TEST(Strand, TheOwnerTakesOverAfterAPushingThreadsShare) {
   const int share = static_cast<int>(IntQueue::kPushedItemsMax);
   EXPECT_EQ(processed[std::this_thread::get_id()], share);
   EXPECT_EQ(queue->size(), static_cast<size_t>(kItems - share));
-  EXPECT_TRUE(queue->TryPush(kItems)) << "the owner combines next: the item only waits";
+  EXPECT_TRUE(queue->TryPush(kItems)) << "the fallback thread combines next: the item only waits";
   EXPECT_EQ(processed[std::this_thread::get_id()], share);
   queue->Close();
-  std::thread owner([&] { queue->RunOwner(absl::Hours(1)); });
-  const std::thread::id owner_id = owner.get_id();
-  owner.join();
-  EXPECT_EQ(processed[owner_id], kItems + 1 - share);
+  std::thread fallback([&] { queue->RunFallback(absl::Hours(1)); });
+  const std::thread::id fallback_id = fallback.get_id();
+  fallback.join();
+  EXPECT_EQ(processed[fallback_id], kItems + 1 - share);
   EXPECT_EQ(queue->size(), 0u);
 }
 
@@ -103,8 +103,8 @@ TEST(Strand, LowPriorityItemsFollowAllOthersAFewAtATime) {
   EXPECT_EQ(seen.size(), share);
   real.Close();
   EXPECT_FALSE(real.TryPushLow(kFirstLow));
-  std::thread owner([&] { real.RunOwner(absl::Hours(1)); });
-  owner.join();
+  std::thread fallback([&] { real.RunFallback(absl::Hours(1)); });
+  fallback.join();
   for (int i = 0; i < kLow; ++i) expected.push_back(kFirstLow + i);
   expected.insert(expected.begin(), {0, 1});
   expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(share), 2);
@@ -155,24 +155,24 @@ TEST(Strand, CloseEndsWaitsAndRefuses) {
   queue.Close();
   waiting.join();
   EXPECT_FALSE(queue.TryPush(4));
-  std::thread owner([&] { queue.RunOwner(absl::Hours(1)); });
+  std::thread fallback([&] { queue.RunFallback(absl::Hours(1)); });
   go_on.Notify();
-  owner.join();  // only after the pushing thread has stopped combining
+  fallback.join();  // only after the pushing thread has stopped combining
   EXPECT_EQ(processed, 2);
   first.join();
 }
 
-TEST(Strand, TheOwnerCallsProcessWhenNoItemComes) {
+TEST(Strand, TheFallbackThreadCallsProcessWhenNoItemComes) {
   absl::Notification twice;
   int times = 0;
   IntQueue queue(1, [&](std::vector<int>& items) {
     EXPECT_TRUE(items.empty());
     if (++times == 2) twice.Notify();
   });
-  std::thread owner([&] { queue.RunOwner(absl::Milliseconds(1)); });
+  std::thread fallback([&] { queue.RunFallback(absl::Milliseconds(1)); });
   twice.WaitForNotification();
   queue.Close();
-  owner.join();
+  fallback.join();
 }
 
 struct Tagged {
@@ -194,14 +194,14 @@ class RandomThreads {
         queue_(1 + random_() % 12, [this](std::vector<Tagged>& items) { Process(items); }) {}
 
   void Run() {
-    std::thread owner([this] { queue_.RunOwner(absl::Milliseconds(1)); });
+    std::thread fallback([this] { queue_.RunFallback(absl::Milliseconds(1)); });
     std::vector<std::thread> threads;
     for (int i = 0; i < producers_; ++i) {
       threads.emplace_back([this, i, seed = random_()] { Produce(i, seed); });
     }
     for (std::thread& thread : threads) thread.join();
     queue_.Close();
-    owner.join();
+    fallback.join();
     EXPECT_EQ(queue_.size(), 0u);
     EXPECT_EQ(next_, accepted_) << "accepted items differ from processed items";
     EXPECT_LE(most_of_a_pusher_.load(), IntQueue::kPushedItemsMax);

@@ -104,17 +104,17 @@ TEST(ClusterPlan, NodesThatComputeHereHaveCoresOfTheirOwnWhereThereAreEnough) {
 TEST(ClusterPlan, NodesOnAGpuTakeTheWayOfKvThatIsAskedFor) {
   UpConfig up;
   up.node.device = "cuda";
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.transport_choice, "auto");
-  up.node.kv.transport_choice = "device";
-  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv.transport_choice, "device");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.payload_memory, "auto");
+  up.node.kv.payload_memory = "device";
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv.payload_memory, "device");
   EXPECT_THAT(ToFlags(PlanNode(up, "decode", 0, Machine(2), {})), Contains("--kv-path=device"));
   // Beside nodes on a GPU one on the processor runs as ever; by itself it refuses what it cannot
   // do.
   up.prefill_device = "cpu";
-  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv.transport_choice, "auto");
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.transport_choice, "device");
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv.payload_memory, "auto");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.payload_memory, "device");
   up.node.device = "cpu";
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.transport_choice, "device");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.payload_memory, "device");
 }
 
 TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {

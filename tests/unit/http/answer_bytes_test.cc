@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 class AnswerBytes : public ::testing::Test {
  protected:
   void Serve(int64_t batch_bytes_max) {
-    FrontEndOptions options;
+    HttpApiOptions options;
     options.batch_bytes_max = batch_bytes_max;
     ASSERT_OK_AND_ASSIGN(
         http_, StartHttp(parts_.Session(inbox_, constraints_, long_work_), status_, options));

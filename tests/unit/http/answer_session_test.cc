@@ -65,7 +65,7 @@ class AnswerSessions : public ::testing::Test {
     return session_->OnEvent(std::move(ready));
   }
   void Done(int32_t sequence, bool last, request::FinishReason reason, double queue_ms = 0) {
-    RequestDone done;
+    SequenceDone done;
     done.sequence_index = sequence;
     done.last = last;
     done.reason = reason;

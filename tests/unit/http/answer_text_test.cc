@@ -113,7 +113,7 @@ class AnswerText : public ::testing::TestWithParam<const char*> {
       ready.tokens[0].set_index(index++);
       stopped = session.OnEvent(std::move(ready)) == request::FinishReason::kStop;
     }
-    RequestDone done;
+    SequenceDone done;
     done.reason = stopped ? request::FinishReason::kStop : request::FinishReason::kLength;
     session.OnEvent(std::move(done));
     session.Flush(/*inline_ok=*/false);

@@ -48,7 +48,7 @@ class Exchange final : public HttpExchange {
 class BatchSlices : public ::testing::Test {
  protected:
   void TearDown() override { exchange_->Forget(); }
-  void Start(int prompts, int n, int bad = -1, bool away = false) {
+  void Start(int prompts, int n, int bad = -1, bool on_long_work = false) {
     ApiRequest api;
     api.kind = ApiKind::kCompletion;
     for (int i = 0; i < prompts; ++i) {
@@ -60,7 +60,7 @@ class BatchSlices : public ::testing::Test {
       api.requests.push_back(std::move(request));
     }
     ApiAnswer::Start(std::move(api), exchange_, parts_.Session(inbox_, constraints_, long_work_),
-                     {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, away);
+                     {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, on_long_work);
   }
   // The core takes the oldest request that waits, and ends each of its sequences.
   void TakeOne() {
@@ -71,7 +71,7 @@ class BatchSlices : public ::testing::Test {
     session->Accepted();
     session->Flush(true);
     for (int i = 0; i < submit.input.sequences; ++i) {
-      RequestDone done;
+      SequenceDone done;
       done.sequence_index = i;
       done.last = i + 1 == submit.input.sequences;
       done.reason = request::FinishReason::kLength;
@@ -111,7 +111,7 @@ TEST_F(BatchSlices, OneSliceIsAheadAtATime) {
 
 TEST_F(BatchSlices, WhatWasPreparedElsewhereBeginsOnItsThread) {
   exchange_->runs_posted = false;
-  Start(3, 1, /*bad=*/-1, /*away=*/true);
+  Start(3, 1, /*bad=*/-1, /*on_long_work=*/true);
   EXPECT_TRUE(waiting_.empty());
   exchange_->RunPosted();
   EXPECT_EQ(waiting_.size(), 3u);
@@ -125,12 +125,12 @@ TEST_F(BatchSlices, WhatIsNeverBegunLeavesNothing) {
   exchange_->runs_posted = false;
   const auto before = exchange_.use_count();
   for (const int bad : {-1, 1}) {
-    Start(3, 1, bad, /*away=*/true);
+    Start(3, 1, bad, /*on_long_work=*/true);
     EXPECT_GT(exchange_.use_count(), before);
     exchange_->posted.clear();  // as a server that stops does
     EXPECT_EQ(exchange_.use_count(), before) << "an answer and its sessions hold each other";
     exchange_->gone = true;
-    Start(3, 1, bad, /*away=*/true);
+    Start(3, 1, bad, /*on_long_work=*/true);
     exchange_->RunPosted();
     EXPECT_EQ(exchange_.use_count(), before) << "the answer outlives its client";
     exchange_->gone = false;

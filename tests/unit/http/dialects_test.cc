@@ -21,7 +21,7 @@ constexpr size_t kBodyBytesMax = 20000;
 class Dialects : public ::testing::Test {
  protected:
   void SetUp() override {
-    FrontEndOptions options;
+    HttpApiOptions options;
     options.server.limits.reader.body_bytes_max = kBodyBytesMax;
     options.allowed_origins = {"https://page.example"};
     ASSERT_OK_AND_ASSIGN(

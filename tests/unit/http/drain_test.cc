@@ -28,15 +28,15 @@ constexpr absl::Duration kAtOnce = absl::ZeroDuration();
 constexpr absl::Duration kLong = absl::Seconds(30);
 constexpr char kConstrained[] = R"({"prompt": "p", "guided_regex": "[a-z]{3}"})";
 
-TEST(RunningAnswers, AreAwaitedUntilTheLastCopyOfTheLastPlaceIsGone) {
+TEST(RunningAnswers, AreAwaitedUntilTheLastCopyOfTheLastGuardIsGone) {
   RunningAnswers running;
-  ASSERT_OK_AND_ASSIGN(RunningAnswers::Place one, running.Enter());
-  ASSERT_OK_AND_ASSIGN(RunningAnswers::Place two, running.Enter());
+  ASSERT_OK_AND_ASSIGN(RunningAnswers::Guard one, running.Enter());
+  ASSERT_OK_AND_ASSIGN(RunningAnswers::Guard two, running.Enter());
   EXPECT_FALSE(running.draining());
   running.BeginDrain();
   EXPECT_TRUE(running.draining());
   EXPECT_THAT(running.Enter(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
-  RunningAnswers::Place copy = one;
+  RunningAnswers::Guard copy = one;
   one = nullptr;
   two = nullptr;
   EXPECT_FALSE(running.AwaitNone(kAtOnce));
@@ -84,7 +84,7 @@ class Drain : public ::testing::Test {
     TokensReady ready;
     ready.tokens.emplace_back().set_token_id('x');
     session.OnEvent(std::move(ready));
-    RequestDone done;
+    SequenceDone done;
     done.reason = request::FinishReason::kStop;
     session.OnEvent(std::move(done));
     session.Flush(/*inline_ok=*/false);

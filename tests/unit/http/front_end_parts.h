@@ -39,7 +39,7 @@ struct FrontEndParts {
 
 // An HTTP front end at a free port of this machine; the rest of `options` counts as it is.
 inline absl::StatusOr<std::unique_ptr<HttpApi>> StartHttp(
-    const AnswerSession::Deps& session, StatusBoard& status, FrontEndOptions options = {},
+    const AnswerSession::Deps& session, StatusBoard& status, HttpApiOptions options = {},
     std::function<bool()> ready = [] { return true; }) {
   HttpApi::Deps deps{session, status, std::move(ready), [] { return 4096; },
                      [] { return absl::ZeroDuration(); }};

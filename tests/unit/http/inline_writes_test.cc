@@ -67,7 +67,8 @@ class InlineWrites : public ::testing::Test {
     if (logprobs.has_value()) request.mutable_sampling()->set_logprobs(*logprobs);
     api.requests.push_back(std::move(request));
     ApiAnswer::Start(std::move(api), exchange_, parts_.Session(inbox_, constraints_, long_work_),
-                     {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, /*away=*/false);
+                     {}, {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp},
+                     /*on_long_work=*/false);
     ASSERT_NE(session_, nullptr);
     session_->Accepted();
     session_->Flush(/*inline_ok=*/true);
@@ -84,7 +85,7 @@ class InlineWrites : public ::testing::Test {
     session_->Flush(/*inline_ok=*/true);
   }
   void End() {
-    RequestDone done;
+    SequenceDone done;
     done.last = true;
     done.reason = request::FinishReason::kStop;
     session_->OnEvent(std::move(done));

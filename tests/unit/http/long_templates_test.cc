@@ -149,7 +149,7 @@ class LongTemplates : public ::testing::TestWithParam<const char*> {
     TokensReady ready;
     for (size_t i = 0; i < answer_tokens_; ++i) ready.tokens.emplace_back().set_token_id('x');
     session.OnEvent(std::move(ready));
-    RequestDone done;
+    SequenceDone done;
     done.reason = request::FinishReason::kStop;
     session.OnEvent(std::move(done));
     session.Flush(/*inline_ok=*/false);

@@ -83,7 +83,7 @@ class StartOrder : public ::testing::Test {
 
 // Both ports read the certificate before they are bound, the operators' first.
 TEST_F(StartOrder, OperatorsWaitForTheClientsPort) {
-  FrontEndOptions options;
+  HttpApiOptions options;
   options.admin_address = "127.0.0.1:0";
   options.server.tls = {.certificate = pipe_, .key = certificate_.key_path()};
   const std::set<int> before = ListeningPorts();

@@ -90,7 +90,7 @@ TEST_F(LateCreditorsTest, LostUnitsAreComputedAgainThoughAnotherCreditorIsLate) 
   creditors_->silent.clear();
   EXPECT_NE(First().rebuild, nullptr);
   for (int i = 0; i < 20; ++i) RunStep();  // it asks the late one, and sits out
-  EXPECT_TRUE(First().sits_out());
+  EXPECT_TRUE(First().skips_step());
   Answered(late);
   RunToEnd("r");
   EXPECT_EQ(tokens_["r"], Expected());
@@ -104,11 +104,11 @@ TEST_F(LateCreditorsTest, AMovedLoanIsAskedAboutAtItsNewCreditor) {
   const LoanId late = LoanOf(0);
   RunLateStep(late);
   for (int i = 0; i < 3; ++i) RunStep();
-  EXPECT_TRUE(First().sits_out());
+  EXPECT_TRUE(First().skips_step());
   const LoanId moved(1000);
   creditors_->loans[moved] = {.creditor = "new", .blocks = creditors_->loans.at(late).blocks};
   resources_->scheduler().MoveLoan(First().id, late, moved);
-  EXPECT_FALSE(First().sits_out());
+  EXPECT_FALSE(First().skips_step());
   EXPECT_EQ(RunStep(), 1);
 }
 

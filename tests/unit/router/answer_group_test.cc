@@ -33,7 +33,7 @@ v1::FinishReason ReasonFor(const std::string& stop_string, request::FinishReason
   }
   v1::GenerateResponse part;
   EXPECT_TRUE(group.OnTokens(tokens, part));
-  RequestDone done;
+  SequenceDone done;
   done.reason = reason;
   done.last = true;
   for (const v1::GenerateResponse& part : group.OnDone(done))
@@ -72,7 +72,7 @@ TEST(AnswerGroup, OfAPromptAloneNoTokenIsTold) {
     v1::GenerateResponse part;
     EXPECT_FALSE(group.OnTokens(event, part));
     EXPECT_FALSE(group.stopped(0));
-    RequestDone done;
+    SequenceDone done;
     done.reason = reason;
     done.usage.set_output_tokens(1);
     const AnswerGroup::Parts parts = group.OnDone(done);

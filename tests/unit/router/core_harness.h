@@ -32,7 +32,7 @@ inline v1::Leg LegOf(const v1::NodeCommand& command) {
 struct ClientView {
   std::vector<TokenId> tokens;
   int ends = 0;
-  std::optional<RequestDone> done;
+  std::optional<SequenceDone> done;
   absl::Status failure;
   int64_t failed_after = 0;  // tokens were computed
 };
@@ -157,7 +157,7 @@ class CoreHarness {
   static std::string ViewOf(const std::string& id, const ClientEvent& event) {
     int32_t index = 0;
     if (const auto* tokens = std::get_if<TokensReady>(&event)) index = tokens->sequence_index;
-    if (const auto* done = std::get_if<RequestDone>(&event)) index = done->sequence_index;
+    if (const auto* done = std::get_if<SequenceDone>(&event)) index = done->sequence_index;
     return index == 0 ? id : absl::StrCat(id, "#", index);
   }
   void Take() {
@@ -180,7 +180,7 @@ class CoreHarness {
         }
       } else if (std::get_if<PromptScored>(&event) != nullptr) {
         for (const auto& [view, other] : clients_) EXPECT_TRUE(other.tokens.empty()) << view;
-      } else if (auto* done = std::get_if<RequestDone>(&event)) {
+      } else if (auto* done = std::get_if<SequenceDone>(&event)) {
         ++client.ends;
         client.done = *done;
       } else {

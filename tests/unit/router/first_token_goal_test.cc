@@ -32,8 +32,11 @@ class FirstTokenGoalTest : public ::testing::Test {
  protected:
   // A prefill node that takes a millisecond for a row, and a decode node that is far too slow to
   // compute a prompt.
-  void Start(absl::Duration ttft_slo, LatePolicy late = LatePolicy::kServe) {
-    h_ = std::make_unique<CoreHarness>(Options(ttft_slo, late));
+  void Start(absl::Duration ttft_slo, LatePolicy late = LatePolicy::kServe,
+             int64_t queue_max = RouterOptions().queue_max) {
+    RouterOptions options = Options(ttft_slo, late);
+    options.queue_max = queue_max;
+    h_ = std::make_unique<CoreHarness>(options);
     h_->JoinDecode(1, "d0");
     h_->JoinPrefill(2, "p0");
     SayCost(1, 100'000);
@@ -144,6 +147,24 @@ TEST_F(FirstTokenGoalTest, WhatWouldBeLateBehindTheQueueIsRefusedAtOnce) {
   SetWaiting(0);
   EXPECT_THAT(Placed(), ::testing::Contains("r0"));
   EXPECT_OK(h_->Submit("later", 100));
+}
+
+// A late request that is refused costs no other tenant its place in a full queue.
+TEST_F(FirstTokenGoalTest, ARefusedRequestCostsNobodyAPlace) {
+  constexpr int kQueueMax = 10;
+  Start(absl::Seconds(1), LatePolicy::kRefuse, kQueueMax);
+  for (int i = 0; i < kQueueMax; ++i) {
+    RequestInput patient = CoreHarness::Input(absl::StrCat("eve", i), 100, 10);
+    patient.share.tenant = "eve";
+    patient.tier = std::make_shared<const ServiceTier>();
+    ASSERT_OK(h_->Submit(std::move(patient)));
+  }
+  ASSERT_EQ(h_->core().sequences_queued(), kQueueMax);
+  RequestInput late = CoreHarness::Input("late", 100, 10);
+  late.share.tenant = "bob";
+  EXPECT_THAT(h_->Submit(std::move(late)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("first token")));
+  EXPECT_EQ(h_->core().sequences_queued(), kQueueMax);
 }
 
 // A prompt that was taken cannot be in time any more, because other routers' prompts came. It takes

@@ -41,7 +41,7 @@ TEST_F(RetainedLeg, IsSentToTheNextNode) {
   h_.Say(kD1, {Installed(run_.leg(), 3, 87)});
   h_.Say(kD1, {Generated(run_.leg(), {4, 5, 6, 7, 8, 9})});
   ExpectDone(10);
-  EXPECT_EQ(h_.status().sequences_moved(), 1);
+  EXPECT_EQ(h_.status().sequences_migrated(), 1);
   EXPECT_EQ(h_.status().kv_tokens_moved(), 87);
 }
 

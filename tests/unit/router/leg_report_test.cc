@@ -149,7 +149,7 @@ TEST(LegReport, AClientsRouteIsBounded) {
     end.set_output_tokens(10);
     h.Say(kD0, {installed, Generated(decode, {1, 2, 3, 4, 5, 6, 7, 8, 9}), ended});
     ASSERT_TRUE(h.client("r").done.has_value()) << h.client("r").failure;
-    const RequestDone& done = *h.client("r").done;
+    const SequenceDone& done = *h.client("r").done;
     const int64_t count = figure < 0 ? 0 : kReportedCountMax;
     EXPECT_EQ(done.route.prefill_tokens().computed(), count);
     EXPECT_EQ(done.route.decode_tokens().cached(), count);

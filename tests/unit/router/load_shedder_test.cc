@@ -78,7 +78,7 @@ TEST_F(LoadShedderTest, RefusesAtDispatchWhatWaitedLongerThanPredicted) {
   LoadShedder shedder({.delay = kDelay}, metrics_);
   FrontEndKind front_end = FrontEndKind::kHttp;
   const auto taken_after = [&](absl::Duration wait, bool resumes) {
-    const LoadShedder::Place place = shedder.Enter(front_end, now_);
+    const LoadShedder::Position place = shedder.Enter(front_end, now_);
     return shedder.Dequeued(place, resumes, now_ + wait);
   };
   EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "nothing stands";
@@ -121,7 +121,7 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
   std::mt19937_64 random(seed);
   std::exponential_distribution<> exponential(1);
   LoadShedder shedder({.delay = kDelay}, metrics_);
-  std::deque<LoadShedder::Place> queue;
+  std::deque<LoadShedder::Position> queue;
   absl::Time free = now_;
   const absl::Time begin = now_;
   int accepted = 0;

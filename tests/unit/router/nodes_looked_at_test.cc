@@ -49,9 +49,9 @@ class LookedAt {
     needs.now = kNow;
     const auto holders = index_.DeepestHolders(hashes_, CandidateFinder::kHolders, 0);
     looks = 0;
-    const LegPolicy policy = {{filter}, {}};
+    const LegCriteria criteria = {{filter}, {}};
     const auto found =
-        CandidateFinder(fleet_, index_).Find(policy, needs, hashes_, holders[GroupOf(role)]);
+        CandidateFinder(fleet_, index_).Find(criteria, needs, hashes_, holders[GroupOf(role)]);
     EXPECT_FALSE(found.empty());
     return looks;
   }

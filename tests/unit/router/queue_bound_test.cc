@@ -83,6 +83,26 @@ TEST_F(QueueBoundTest, ARequestThatNodesHaveBegunStays) {
   EXPECT_EQ(Failed("eve", kQueueMax), kQueueMax / 2);
 }
 
+// The queue is longer than its bound, because a node's sequences came back: a request of another
+// tenant costs one request its place all the same.
+TEST_F(QueueBoundTest, ANewcomerTakesOnePlace) {
+  v1::Registration registration = TestRegistration("d1", v1::NODE_ROLE_DECODE);
+  registration.set_max_sequences(4);
+  registration.set_num_blocks(1000);
+  ASSERT_OK(h_.Join(2, registration));
+  for (int i = 0; i < 4; ++i) ASSERT_OK(Submit("eve", 1, absl::StrCat("there", i)));
+  for (int i = 0; i < 4; ++i) {
+    const v1::Leg leg = h_.NextRun(2).leg();
+    h_.Say(2, {Reserved(leg, 0, true), Generated(leg, {5})});
+  }
+  EXPECT_EQ(Flood("eve", 1, kQueueMax), kQueueMax);
+  h_.Lose(2);
+  EXPECT_EQ(h_.core().sequences_queued(), kQueueMax + 4);
+  ASSERT_OK(Submit("bob", 1, "b"));
+  EXPECT_EQ(Failed("eve", kQueueMax), 1);
+  EXPECT_EQ(h_.core().sequences_queued(), kQueueMax + 4);
+}
+
 // All answers of a request go together.
 TEST_F(QueueBoundTest, ARequestOfSeveralAnswersGoesWhole) {
   RequestInput several = CoreHarness::Input("several", 100, 10);

@@ -104,7 +104,7 @@ TEST_F(RequestTest, BothLegsToTheEnd) {
   ExpectDone(10);
   EXPECT_TRUE(h_.Quiet(kD0));  // it knows that it is done
   EXPECT_TRUE(h_.Quiet(kP0));
-  const RequestDone& done = *h_.client("r").done;
+  const SequenceDone& done = *h_.client("r").done;
   EXPECT_EQ(done.usage.prompt_tokens(), 100);
   EXPECT_EQ(done.usage.output_tokens(), 10);
   EXPECT_EQ(done.usage.cached_tokens(), 40);

@@ -65,10 +65,10 @@ TEST_F(StatusBoardTest, AnswersEveryAskerOnce) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // What is left for the strand's owner.
-  std::thread owner([&] { inbox_.RunOwner(absl::Milliseconds(1)); });
+  // What is left for the strand's fallback thread.
+  std::thread fallback([&] { inbox_.RunFallback(absl::Milliseconds(1)); });
   inbox_.Close();
-  owner.join();
+  fallback.join();
   EXPECT_EQ(answers, 1 + kThreads * kAsks);
   EXPECT_LE(made_, StatusBoard::kFreshPerSecond);
 }

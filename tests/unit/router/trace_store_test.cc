@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 
 const absl::Time kNow = absl::UnixEpoch() + absl::Seconds(100);
 
-RequestDone Done(int32_t sequence, int gaps) {
-  RequestDone done;
+SequenceDone Done(int32_t sequence, int gaps) {
+  SequenceDone done;
   done.sequence_index = sequence;
   done.reason = request::FinishReason::kLength;
   for (int i = 0; i < gaps; ++i) done.timing.add_gap_ms(static_cast<float>(i));
@@ -120,7 +120,7 @@ TEST(TraceStore, GapsOfARequestAreBounded) {
 TEST(TraceStore, PlacementsOfARequestAreBounded) {
   TraceStore store(1);
   for (int i = 0; i < static_cast<int>(kPlacementsMax) + 5; ++i) {
-    RequestDone done = Done(i, 0);
+    SequenceDone done = Done(i, 0);
     const auto decision = std::make_shared<v1::PlacementDecision>();
     decision->set_sequence_index(i);
     done.placements.push_back(decision);
@@ -134,8 +134,8 @@ TEST(TraceStore, PlacementsOfARequestAreBounded) {
 
 // As on a cluster without room: now and then a request is refused by nodes many times. A store that
 // keeps the memory of such traces grows until each of its places had one.
-RequestDone DoneAt(const std::string& node, int32_t sequence, LegName leg) {
-  RequestDone done = Done(sequence, 2);
+SequenceDone DoneAt(const std::string& node, int32_t sequence, LegName leg) {
+  SequenceDone done = Done(sequence, 2);
   done.route.set_decode_node(node);
   done.decode_leg = leg;
   return done;
@@ -199,7 +199,7 @@ TEST(TraceStore, LongTracesLeaveTheirMemory) {
   TraceStore store(50);
   const auto decision = std::make_shared<v1::PlacementDecision>();
   for (int i = 0; i < 20; ++i) decision->add_decode_nodes()->set_node_id(std::string(50, 'x'));
-  RequestDone refused = Done(0, 1000), easy = Done(0, 1);
+  SequenceDone refused = Done(0, 1000), easy = Done(0, 1);
   refused.placements.assign(kPlacementsMax, decision);
   easy.placements.assign(1, decision);
   int64_t most_of_easy = 0;

@@ -97,9 +97,9 @@ TEST_F(DevicePayloadsTest, AreWhatTheHostWouldSend) {
 
 TEST_F(DevicePayloadsTest, ReachNoBlockBeforeTheyAreVerified) {
   const std::vector<std::byte> payload = RandomPayload(), before = Contents(cells_);
-  std::vector<PayloadStore::Place> taken;
+  std::vector<PayloadStore::Landing> taken;
   for (const bool spilled : {false, true}) {
-    ASSERT_OK_AND_ASSIGN(PayloadStore::Place place, payloads_->Reserve(cells_));
+    ASSERT_OK_AND_ASSIGN(PayloadStore::Landing place, payloads_->Reserve(cells_));
     EXPECT_EQ(payloads_->Holds(place.bytes[0].data()), !spilled);
     Land(payload, place.bytes);
     const absl::Status damaged =
@@ -112,7 +112,7 @@ TEST_F(DevicePayloadsTest, ReachNoBlockBeforeTheyAreVerified) {
                   Cell(2, cells_.block(1))});
     taken.push_back(std::move(place));
     // The other slot too: what comes now lands on the host.
-    ASSERT_OK_AND_ASSIGN(PayloadStore::Place other, payloads_->Reserve(cells_));
+    ASSERT_OK_AND_ASSIGN(PayloadStore::Landing other, payloads_->Reserve(cells_));
     taken.push_back(std::move(other));
   }
   EXPECT_EQ(payloads_->slots_in_use(), 2);
@@ -129,7 +129,7 @@ TEST_F(DevicePayloadsTest, ArePutInOrder) {
       kv::Reorder(kFormat, order, absl::MakeSpan(expected).subspan(i * kCellBytes, kCellBytes));
     }
     ASSERT_NE(expected, payload);
-    ASSERT_OK_AND_ASSIGN(PayloadStore::Place place, payloads_->Reserve(cells_));
+    ASSERT_OK_AND_ASSIGN(PayloadStore::Landing place, payloads_->Reserve(cells_));
     // Damaged on the way to the host, where it is put in order, or on the way back.
     const std::vector<std::byte> before = Contents(cells_);
     for (int copies = 1; copies <= 2; ++copies) {

@@ -34,10 +34,10 @@ class FewPlaces final : public PayloadStore {
     return std::optional<Outgoing>(std::move(outgoing));
   }
   int64_t room() const override { return room_; }
-  absl::StatusOr<Place> Reserve(const PayloadCells&) override {
+  absl::StatusOr<Landing> Reserve(const PayloadCells&) override {
     return absl::UnimplementedError("nothing is received");
   }
-  absl::Status Install(const PayloadCells&, const Place&, uint64_t, const std::string&,
+  absl::Status Install(const PayloadCells&, const Landing&, uint64_t, const std::string&,
                        const std::optional<uint64_t>&) override {
     return absl::UnimplementedError("nothing is received");
   }

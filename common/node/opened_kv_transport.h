@@ -14,7 +14,7 @@
 
 namespace tandem::node {
 
-struct KvTransportChoice {
+struct OpenedKvTransport {
   std::unique_ptr<transfer::KvTransport> transport;
   bool on_device = false;  // payloads lie in device memory
   std::string why;         // for the log
@@ -23,7 +23,7 @@ struct KvTransportChoice {
 // Chooses by the configuration and by what this host's UCX can do, and tells `engine`. `host` names
 // the machine. REQUIRES: the engine's KV is allocated and
 // holds nothing yet. Errors: the configuration requires a transport that is not available.
-absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& host,
+absl::StatusOr<OpenedKvTransport> OpenKvTransport(const NodeConfig& config, const std::string& host,
                                                   const transfer::KvTransferOptions& kv_transfer,
                                                   engine::Engine& engine);
 

@@ -1,4 +1,4 @@
-#include "router/placement/leg_policy.h"
+#include "router/placement/leg_criteria.h"
 
 #include "router/placement/accepts_work.h"
 #include "router/placement/could_ever_fit.h"
@@ -12,13 +12,13 @@
 
 namespace tandem::router {
 
-bool LegPolicy::Allows(const LegNeeds& needs, const Candidate& candidate) const {
+bool LegCriteria::Allows(const LegNeeds& needs, const Candidate& candidate) const {
   for (const Filter filter : filters)
     if (!filter(needs, candidate)) return false;
   return true;
 }
 
-double LegPolicy::Score(const LegNeeds& needs, const Candidate& candidate) const {
+double LegCriteria::Score(const LegNeeds& needs, const Candidate& candidate) const {
   double sum = 0, weights = 0;
   for (const WeightedScorer& weighted : scorers) {
     sum += weighted.weight * weighted.scorer(needs, candidate);
@@ -27,7 +27,7 @@ double LegPolicy::Score(const LegNeeds& needs, const Candidate& candidate) const
   return weights > 0 ? sum / weights : 0.0;
 }
 
-LegPolicy DecodePolicy() {
+LegCriteria DecodeCriteria() {
   // A full prefix hit outweighs an average queue, not a full one; free blocks break near ties.
   return {{AcceptsWork, CouldEverFit, HasFreeRoom, NotRecentlyFailed, NotKeptForOlder},
           {{"prefix", PrefixAffinityScorer, 1.0},
@@ -35,7 +35,7 @@ LegPolicy DecodePolicy() {
            {"free blocks", FreeBlocksScorer, 0.5}}};
 }
 
-LegPolicy PrefillPolicy() {
+LegCriteria PrefillCriteria() {
   // A prefill node queues prompts, so it needs no free room at this moment, only time.
   return {{AcceptsWork, CouldEverFit, NotRecentlyFailed, StartsInTime},
           {{"prefix", PrefixAffinityScorer, 1.0}, {"queue", QueueDepthScorer, 1.0}}};

@@ -1,7 +1,7 @@
 // Goal: a node takes the path for its KV that its configuration and its UCX allow: the device's
 // where payloads of its memory travel, staged on decode nodes where they do not, the host's on
 // prefill nodes then and wherever it is asked for; what is insisted on and is not there is named.
-#include "common/node/kv_transport_choice.h"
+#include "common/node/opened_kv_transport.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,17 +46,17 @@ class IdleEngine final : public engine::Engine {
   const std::unique_ptr<kv::BlockArena> arena_;
 };
 
-absl::StatusOr<KvTransportChoice> Open(IdleEngine& engine, const std::string& kv_path) {
+absl::StatusOr<OpenedKvTransport> Open(IdleEngine& engine, const std::string& kv_path) {
   NodeConfig config;
   config.device = engine.memory == nullptr ? "cpu" : "cuda";
-  config.kv.transport_choice = kv_path;
+  config.kv.payload_memory = kv_path;
   return OpenKvTransport(config, "host", {}, engine);
 }
 
-TEST(KvTransportChoiceTest, IsTheDevicesWhereItsMemoryTravels) {
+TEST(OpenedKvTransportTest, IsTheDevicesWhereItsMemoryTravels) {
   for (const char* choice : {"auto", "device"}) {
     IdleEngine engine(/*on_device=*/true);
-    ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, choice));
+    ASSERT_OK_AND_ASSIGN(const OpenedKvTransport path, Open(engine, choice));
     EXPECT_TRUE(path.on_device) << choice;
     EXPECT_THAT(path.transport->payloads(), NotNull());
     EXPECT_FALSE(engine.host_mirror);
@@ -64,28 +64,28 @@ TEST(KvTransportChoiceTest, IsTheDevicesWhereItsMemoryTravels) {
   }
 }
 
-TEST(KvTransportChoiceTest, IsTheHostsWhereThatIsAskedFor) {
+TEST(OpenedKvTransportTest, IsTheHostsWhereThatIsAskedFor) {
   IdleEngine engine(/*on_device=*/true);
-  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "host"));
+  ASSERT_OK_AND_ASSIGN(const OpenedKvTransport path, Open(engine, "host"));
   EXPECT_FALSE(path.on_device);
   EXPECT_THAT(path.transport->payloads(), IsNull());
   EXPECT_TRUE(engine.host_mirror);
 }
 
-TEST(KvTransportChoiceTest, IsStagedWhereUcxHasNoCuda) {
+TEST(OpenedKvTransportTest, IsStagedWhereUcxHasNoCuda) {
   if (transfer::UcxCarriesCuda().ok()) GTEST_SKIP() << transfer::DescribeUcx();
   IdleEngine engine(/*on_device=*/true);
   kernels::emulated::HideFromHost(*engine.memory->device);
-  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "auto"));
+  ASSERT_OK_AND_ASSIGN(const OpenedKvTransport path, Open(engine, "auto"));
   EXPECT_TRUE(path.on_device);
   EXPECT_THAT(path.transport->payloads(), NotNull());
   EXPECT_FALSE(engine.host_mirror);
   EXPECT_THAT(path.why, HasSubstr("carries host memory only"));
 }
 
-TEST(KvTransportChoiceTest, OfEnginesInHostMemoryIsTheHosts) {
+TEST(OpenedKvTransportTest, OfEnginesInHostMemoryIsTheHosts) {
   IdleEngine engine(/*on_device=*/false);
-  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "auto"));
+  ASSERT_OK_AND_ASSIGN(const OpenedKvTransport path, Open(engine, "auto"));
   EXPECT_FALSE(path.on_device);
   const absl::Status insisted = Open(engine, "device").status();
   EXPECT_EQ(insisted.code(), absl::StatusCode::kInvalidArgument);

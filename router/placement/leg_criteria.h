@@ -1,6 +1,6 @@
 // The filters and weighted scorers of one kind of leg: which nodes may take it, and how good each
 // of them is. All policies of --placement use the filters; only `affinity` uses the scorers. To add
-// a criterion, write a Filter or Scorer in a header of its own and list it in leg_policy.cc. A
+// a criterion, write a Filter or Scorer in a header of its own and list it in leg_criteria.cc. A
 // criterion of `cost`, the default, is a term in predicted_times.h instead.
 // Thread safety: values and pure functions.
 #pragma once
@@ -17,7 +17,7 @@ struct WeightedScorer {
   double weight = 0;
 };
 
-struct LegPolicy {
+struct LegCriteria {
   std::vector<Filter> filters;
   std::vector<WeightedScorer> scorers;
 
@@ -27,8 +27,8 @@ struct LegPolicy {
   double Score(const LegNeeds& needs, const Candidate& candidate) const;
 };
 
-// The policies that PairPlacement uses.
-LegPolicy DecodePolicy();
-LegPolicy PrefillPolicy();
+// The criteria that PairPlacement uses.
+LegCriteria DecodeCriteria();
+LegCriteria PrefillCriteria();
 
 }  // namespace tandem::router

@@ -1,9 +1,10 @@
-#include "common/node/kv_transport_choice.h"
+#include "common/node/opened_kv_transport.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/node/available_memory.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/device_payloads.h"
 #include "common/transfer/mapped_transport.h"
@@ -30,20 +31,20 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const transfer::UcxOptio
   Plan plan;
   const kernels::DeviceBlocks* blocks = engine.device_blocks();
   if (blocks == nullptr) {
-    if (config.kv.transport_choice == "device") {
+    if (config.kv.payload_memory == "device") {
       return absl::InvalidArgumentError(
           absl::StrCat("kv-path is device, but device is ", config.device, ", expected cuda"));
     }
     plan.why = "KV is in host memory";
     return plan;
   }
-  if (config.kv.transport_choice == "host") {
+  if (config.kv.payload_memory == "host") {
     plan.why = "kv-path is host";
     return plan;
   }
   if (config.kv.stores_blocks()) {
     const absl::string_view flag = config.kv.swap_bytes > 0 ? "swap-space" : "kv-disk";
-    if (config.kv.transport_choice == "device") {
+    if (config.kv.payload_memory == "device") {
       return absl::InvalidArgumentError(
           absl::StrCat("kv-path is device, but ", flag,
                        " stores KV from the host's copy, expected kv-path host or auto"));
@@ -56,7 +57,7 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const transfer::UcxOptio
   options.payload_bytes_max = kv_transfer.frame_bytes_max;
   auto device = transfer::DevicePayloads::Create(options, *blocks, engine.arena());
   if (!device.ok()) {
-    if (config.kv.transport_choice == "device") return device.status();
+    if (config.kv.payload_memory == "device") return device.status();
     plan.why = absl::StrCat("no slots: ", device.status().message());
     return plan;
   }
@@ -99,9 +100,21 @@ absl::StatusOr<std::unique_ptr<transfer::KvTransport>> OpenSealedUcx(
   return transfer::NewSealedTransport(sealed, std::move(transport));
 }
 
+// Without device payloads each block that is written or received has a copy in the arena, which so
+// grows to the size of the device's KV cache.
+absl::Status CheckHostCopy(engine::Engine& engine) {
+  if (engine.device_blocks() == nullptr) return absl::OkStatus();
+  const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
+  const int64_t needed = engine.arena().num_blocks() * engine.spec().layout.block_bytes();
+  if (!available.ok() || needed <= *available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the device's KV cache has ", needed, " bytes, and of its copy in host memory ",
+                   *available, " are available: expected fewer kv-blocks, or kv-path device"));
+}
+
 }  // namespace
 
-absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& host,
+absl::StatusOr<OpenedKvTransport> OpenKvTransport(const NodeConfig& config, const std::string& host,
                                                   const transfer::KvTransferOptions& kv_transfer,
                                                   engine::Engine& engine) {
   const bool nccl = config.kv.transport == "nccl";
@@ -116,7 +129,7 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
   ucx.host = host;
   ucx.fleet_secret = kv_transfer.fleet_secret;
   ASSIGN_OR_RETURN(Plan plan, MakePlan(config, ucx, kv_transfer, engine));
-  KvTransportChoice path;
+  OpenedKvTransport path;
   path.on_device = plan.device != nullptr;
   path.why = std::move(plan.why);
   if (plan.ucx_reaches_device) ucx.device = plan.device;
@@ -146,6 +159,7 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
     path.transport =
         transfer::NewMappedTransport(mapped, engine.arena(), std::move(path.transport));
   }
+  if (!path.on_device) RETURN_IF_ERROR(CheckHostCopy(engine));
   engine.UseHostMirror(!path.on_device);
   return path;
 }
