@@ -6,11 +6,13 @@ install(TARGETS tandem tandem-router tandem-prefill-node tandem-decode-node
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 # Units name the programs where they are installed: below /usr in the package.
 file(GLOB units ${CMAKE_SOURCE_DIR}/deploy/systemd/*.service)
+file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/units)  # of the builder, also if root installs
 foreach(unit ${units})
   install(CODE "
     file(READ \"${unit}\" text)
     string(REPLACE /usr/bin/ \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" text \"\${text}\")
     get_filename_component(name \"${unit}\" NAME)
+    file(REMOVE \"${CMAKE_CURRENT_BINARY_DIR}/units/\${name}\")
     file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/units/\${name}\" \"\${text}\")
     file(INSTALL \"${CMAKE_CURRENT_BINARY_DIR}/units/\${name}\"
          DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system\")")
