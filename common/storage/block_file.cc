@@ -328,8 +328,10 @@ absl::Status BlockFile::Save(const kv::BlockHash& hash, const kv::BlockHash& par
                              absl::Span<const absl::Span<const std::byte>> pieces,
                              std::vector<kv::BlockHash>& removed) {
   if (by_hash_.contains(hash)) return absl::OkStatus();
+  const size_t holes = holes_.size();
   std::optional<int64_t> slot = TakeSlot(parent, removed);
   if (!slot.has_value()) return absl::OkStatus();
+  const bool was_hole = holes_.size() < holes;
   Checksum checksum(hash);
   std::vector<iovec> from;
   for (const absl::Span<const std::byte> piece : pieces) {
@@ -344,7 +346,7 @@ absl::Status BlockFile::Save(const kv::BlockHash& hash, const kv::BlockHash& par
               .parent_low = parent.low};
   entry.own_checksum = entry.Own();
   absl::Status written = WriteSlot(*slot, from, entry);
-  if (IsFull(written)) {
+  if (was_hole && IsFull(written)) {
     GiveUpHoles(*slot);
     slot = TakeSlot(parent, removed);
     if (slot.has_value()) written = WriteSlot(*slot, from, entry);

@@ -105,7 +105,7 @@ class BlockFile final : public BlockStore {
   void Drop(const kv::BlockHash& hash);
   // Writes a block and then its entry.
   absl::Status WriteSlot(int64_t slot, const std::vector<iovec>& pieces, const Entry& entry);
-  // The file system had no room for `slot`, which is free.
+  // The file system had no room for `slot`, which is free and was a hole.
   void GiveUpHoles(int64_t slot);
   int64_t EntryAt(int64_t slot) const;
   int64_t SlotAt(int64_t slot) const;

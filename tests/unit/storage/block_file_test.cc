@@ -26,7 +26,7 @@ extern "C" ssize_t preadv(int descriptor, const iovec* to, int count, off_t offs
   errno = preadv_error;
   return preadv_error != 0 ? -1 : syscall(SYS_preadv, descriptor, to, count, offset, 0);
 }
-extern "C" int flock(int descriptor, int operation) {
+extern "C" int flock(int descriptor, int operation) noexcept {
   errno = flock_error;
   return flock_error != 0 ? -1 : static_cast<int>(syscall(SYS_flock, descriptor, operation));
 }
