@@ -171,6 +171,8 @@ class ChaosClusterImpl final : public ChaosCluster {
     config.core.node_lost_after = absl::Seconds(1);
     config.core.prefill_deadline = absl::Seconds(10);
     config.core.token_deadline = absl::Seconds(5);
+    // A busy machine's delay is no fault of the cluster's, and no failure of a request.
+    config.overload.delay = absl::ZeroDuration();
     config.common.drain_timeout = kChaosDrainTimeout;
     return ToFlags(config);
   }

@@ -19,8 +19,7 @@
 namespace tandem::rpc {
 namespace {
 
-// Pings detect a router that hangs, in less time than a lease lasts by default. A router that
-// exits closes the connection.
+// Pings detect a router that hangs, within seconds. A router that exits closes the connection.
 constexpr int kPingEveryMs = 2000;
 constexpr int kPingTimeoutMs = 3000;
 // gRPC asks for a router's name once in 30 s by default. A router that restarts may have another

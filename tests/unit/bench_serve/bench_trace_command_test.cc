@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "cli/command_line/commands.h"
 #include "tandem/v1/client.grpc.pb.h"
 #include "tests/testing/test_folder.h"
@@ -26,7 +27,8 @@ const bool kInterruptsWait = [] {
   return pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0;
 }();
 
-// A router that interrupts the process with its second answer, and is lost after its first status.
+// A router that gives two answers, interrupts the process at the third request, and is lost after
+// its first status.
 class FakeRouter final : public v1::Tandem::Service {
  public:
   FakeRouter() {
@@ -53,21 +55,29 @@ class FakeRouter final : public v1::Tandem::Service {
   }
   grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    const int before = begun_++;
     v1::GenerateResponse part;
     part.mutable_delta()->set_text("x");
+    if (before == 2) {
+      answered_.Wait();
+      ::kill(::getpid(), SIGINT);
+      while (writer->Write(part)) continue;  // until the command gives it up
+      return grpc::Status::CANCELLED;
+    }
     writer->Write(part);
     v1::Usage& usage = *part.mutable_finished()->mutable_usage();
     usage.set_prompt_tokens(request->tokens().ids_size());
     usage.set_output_tokens(1);
-    usage.set_cached_tokens(answers_ == 0 ? 0 : 512);
+    usage.set_cached_tokens(before == 0 ? 0 : 512);
     writer->Write(part);
-    if (++answers_ == 2) ::kill(::getpid(), SIGINT);
+    answered_.DecrementCount();
     return grpc::Status::OK;
   }
 
  private:
   int port_ = 0;
-  std::atomic<int> statuses_ = 0, answers_ = 0;
+  std::atomic<int> statuses_ = 0, begun_ = 0;
+  absl::BlockingCounter answered_{2};
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -77,7 +87,7 @@ TEST(BenchTraceCommand, AnInterruptedRunIsPublishedAlsoWithoutItsRouter) {
   const std::string trace = folder / "trace.jsonl", json_path = folder / "report.json";
   {
     std::ofstream file(trace);
-    for (const int ms : {0, 1, 3'600'000})
+    for (const int ms : {0, 1, 300, 3'600'000})
       file << "{\"timestamp\": " << ms
            << ", \"input_length\": 1024, \"output_length\": 1, \"hash_ids\": [7, 8]}\n";
   }

@@ -29,7 +29,7 @@ class FullInbox : public ::testing::Test {
   }
   void TearDown() override {
     released_.Notify();
-    core_.join();
+    if (core_.joinable()) core_.join();
     front_ends_.Stop();
   }
   static CoreCall Nothing() {

@@ -126,7 +126,7 @@ TEST_F(ReflectionStreams, SilentOnesHoldNoThreadsAndKeepNobodyOut) {
   }
   // The server has begun all of them then.
   EXPECT_TRUE(await(kStreams - kReflectionStreamsMax));
-  EXPECT_LT(threads(), before + 64);
+  EXPECT_LT(threads(), before + kStreams / 2);
   for (const char* method : kMethods) {
     std::string answer;
     const grpc::Status status = Ask(*stub_, method, kList, answer);
