@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "common/cost/link_cost.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc {
