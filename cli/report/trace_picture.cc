@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -38,6 +39,35 @@ std::string Headline(const v1::Finished& finished) {
       route.prefill_node().empty() ? "" : absl::StrCat(route.prefill_node(), " to "),
       route.decode_node().empty() ? "no node" : route.decode_node(), route.attempts(),
       route.attempts() == 1 ? "" : "s");
+}
+
+std::string PrefillText(const v1::Route& route) {
+  if (route.prefill_node().empty())
+    return absl::StrCat("on ", route.decode_node(), ": ", SourceText(route.decode_tokens()));
+  return absl::StrCat(route.prefill_node(), ": ", SourceText(route.prefill_tokens()));
+}
+
+std::string InsertText(const v1::Route& route) {
+  return absl::StrCat(route.decode_node(), ": ", SourceText(route.decode_tokens()));
+}
+
+std::string TransferText(const v1::Route& route) {
+  return absl::StrFormat(
+      "%.2f MiB over %s: %.2f ms on the wire, %.2f of them behind the prefill, "
+      "%.2f beyond both",
+      static_cast<double>(route.kv_bytes_moved()) / 1048576, route.transport(),
+      route.kv_receive_ms(), route.kv_hidden_ms(), route.kv_beyond_ms());
+}
+
+// What the last of several attempts did; nothing of one attempt, whose steps say it.
+std::string LastAttemptText(const v1::Route& route) {
+  if (route.attempts() <= 1) return "";
+  std::string text = absl::StrCat("  last attempt  prefill ", PrefillText(route), "\n");
+  if (!route.prefill_node().empty())
+    absl::StrAppend(&text, "                insert ", InsertText(route), "\n");
+  if (route.kv_bytes_moved() > 0)
+    absl::StrAppend(&text, "                transfer ", TransferText(route), "\n");
+  return text;
 }
 
 // The longest of all sequences: the width of the waterfall.
@@ -140,31 +170,27 @@ double AppendSequence(const v1::Finished& finished, double total_ms, double y, s
 std::vector<TraceStep> TraceSteps(const v1::Finished& finished) {
   const v1::Timing& timing = finished.timing();
   const v1::Route& route = finished.route();
+  // The times up to the first token are those of the attempt that gave it, the route is the last
+  // attempt's. Of one attempt they belong together.
+  const bool one_attempt = route.attempts() <= 1;
+  const auto note = [&](std::string text) { return one_attempt ? std::move(text) : ""; };
   std::vector<TraceStep> steps;
   steps.push_back({"queue", 0, timing.queue_ms(), ""});
   if (timing.reserve_ms() > 0) {
     steps.push_back({"placement", timing.queue_ms(), timing.reserve_ms(),
-                     absl::StrCat("blocks reserved on ", route.decode_node())});
+                     note(absl::StrCat("blocks reserved on ", route.decode_node()))});
   }
   if (timing.first_token_ms() <= 0) return steps;
-  const bool remote = !route.prefill_node().empty();
-  steps.push_back(
-      {"prefill", timing.first_token_ms() - timing.prefill_ms(), timing.prefill_ms(),
-       absl::StrCat(remote ? route.prefill_node() : absl::StrCat("on ", route.decode_node()), ": ",
-                    SourceText(remote ? route.prefill_tokens() : route.decode_tokens()))});
+  steps.push_back({"prefill", timing.first_token_ms() - timing.prefill_ms(), timing.prefill_ms(),
+                   note(PrefillText(route))});
   const double installed_ms = timing.first_token_ms() + timing.install_ms();
-  if (route.kv_bytes_moved() > 0) {
-    steps.push_back(
-        {"transfer", std::max(installed_ms - route.kv_transfer_ms(), 0.0),
-         std::min(route.kv_transfer_ms(), installed_ms),
-         absl::StrFormat("%.2f MiB over %s: %.2f ms on the wire, %.2f of them behind "
-                         "the prefill, %.2f beyond both",
-                         static_cast<double>(route.kv_bytes_moved()) / 1048576, route.transport(),
-                         route.kv_receive_ms(), route.kv_hidden_ms(), route.kv_beyond_ms())});
+  if (one_attempt && route.kv_bytes_moved() > 0) {
+    steps.push_back({"transfer", std::max(installed_ms - route.kv_transfer_ms(), 0.0),
+                     std::min(route.kv_transfer_ms(), installed_ms), TransferText(route)});
   }
   if (timing.install_ms() > 0) {
-    steps.push_back({"insert", timing.first_token_ms(), timing.install_ms(),
-                     absl::StrCat(route.decode_node(), ": ", SourceText(route.decode_tokens()))});
+    steps.push_back(
+        {"insert", timing.first_token_ms(), timing.install_ms(), note(InsertText(route))});
   }
   steps.push_back({"decode", timing.first_token_ms(),
                    std::max(timing.total_ms() - timing.first_token_ms(), 0.0),
@@ -188,7 +214,7 @@ std::string FormatTrace(const v1::RequestTrace& trace) {
                           Bar(step, total_ms), step.note);
       absl::StrAppend(&text, absl::StripTrailingAsciiWhitespace(line), "\n");
     }
-    absl::StrAppend(&text, GapsText(finished.timing()));
+    absl::StrAppend(&text, GapsText(finished.timing()), LastAttemptText(finished.route()));
     if (const std::string lent = LentText(finished.route()); !lent.empty())
       absl::StrAppendFormat(&text, "  %-11s %s\n", "lent", lent);
     absl::StrAppendFormat(&text, "  first token at %.2f ms, end at %.2f ms\n",

@@ -18,7 +18,9 @@ struct TraceStep {
 };
 
 // Queue, placement, prefill, transfer, insert and decode of one sequence, those that there were. A
-// transfer runs beside the prefill: its bar ends where the insertion does.
+// transfer runs beside the prefill: its bar ends where the insertion does. After several attempts
+// the bars are those of the attempt that gave the first token. The route, which is the last
+// attempt's, then has no bar and no note.
 std::vector<TraceStep> TraceSteps(const v1::Finished& finished);
 
 // Every sequence's bars, tokens by source, gaps between tokens, and what it lent to other nodes.

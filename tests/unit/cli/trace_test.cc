@@ -77,6 +77,21 @@ TEST(Trace, WhatDidNotHappenIsLeftOut) {
   EXPECT_THAT(Names(aborted), ElementsAre("queue"));
 }
 
+// The first token may be an earlier attempt's than the route: then the two are not drawn as one.
+TEST(Trace, AnEarlierAttemptsTimesAndTheLastOnesRouteStandApart) {
+  v1::RequestTrace trace;
+  v1::Finished& twice = *trace.add_sequences();
+  twice = Disaggregated();
+  twice.mutable_route()->set_attempts(2);
+  EXPECT_THAT(Names(twice), ElementsAre("queue", "placement", "prefill", "insert", "decode"));
+  for (const TraceStep& step : TraceSteps(twice))
+    EXPECT_THAT(step.note, Not(HasSubstr("prefill-1"))) << step.name;
+  const std::string text = FormatTrace(trace);
+  EXPECT_THAT(text, HasSubstr("last attempt  prefill prefill-1: 100 computed"));
+  EXPECT_THAT(text, HasSubstr("insert decode-2: 0 computed, 96 received"));
+  EXPECT_THAT(text, HasSubstr("transfer 1.00 MiB over shm"));
+}
+
 TEST(Trace, TextNamesNodesTimesAndGaps) {
   v1::RequestTrace trace;
   trace.set_request_id("r-7");
