@@ -11,20 +11,31 @@ namespace {
 // Beyond it a router refuses the request.
 constexpr int64_t kConstraintBytesMax = 16 << 20;
 
+// An empty value, such as that of a shell's unset variable, must not pass for no constraint.
+config::FieldOptions<std::string> NotEmpty(const char* expected) {
+  return {.group = "Guided decoding", .check = [expected](const std::string& value) {
+            return value.empty() ? absl::InvalidArgumentError(expected) : absl::OkStatus();
+          }};
+}
+
 }  // namespace
 
 void RegisterGuidedFlags(config::Schema& schema, GuidedFlags& flags) {
   schema.Add("json-schema", &flags.json_schema,
              "File with a JSON Schema the answer satisfies; - = standard input.",
-             {.group = "Guided decoding"});
+             NotEmpty("a file, or - for standard input"));
   schema.Add("json-object", &flags.json_object, "The answer is a JSON object.",
              {.group = "Guided decoding"});
   schema.Add("regex", &flags.regex, "Regular expression the whole answer matches.",
-             {.group = "Guided decoding"});
-  schema.Add("choice", &flags.choice, "The answer is one of these.", {.group = "Guided decoding"});
+             NotEmpty("a regular expression that is not empty"));
+  schema.Add("choice", &flags.choice, "The answer is one of these.",
+             {.group = "Guided decoding", .check = [](const std::vector<std::string>& texts) {
+                return texts.empty() ? absl::InvalidArgumentError("at least one text")
+                                     : absl::OkStatus();
+              }});
   schema.Add("grammar", &flags.grammar,
              "File with an EBNF grammar (GBNF) the answer follows; - = standard input.",
-             {.group = "Guided decoding"});
+             NotEmpty("a file, or - for standard input"));
 }
 
 absl::Status ApplyGuidedFlags(const GuidedFlags& flags, v1::GenerateRequest& request) {

@@ -19,7 +19,7 @@ struct GuidedFlags {
   std::string grammar;  // a file
 };
 
-// `flags` outlives `schema`.
+// `flags` outlives `schema`. The schema refuses a flag with an empty value.
 void RegisterGuidedFlags(config::Schema& schema, GuidedFlags& flags);
 // kInvalidArgument for more than one of them; kNotFound for a file that cannot be read.
 absl::Status ApplyGuidedFlags(const GuidedFlags& flags, v1::GenerateRequest& request);

@@ -38,6 +38,14 @@ TEST(FlagChecks, FlagsOfOneRunAreNoneOfASwarm) {
   }
 }
 
+// As a shell's unset variable gives it: the answer would have another form than was asked for.
+TEST(FlagChecks, AnEmptyConstraintIsNotNone) {
+  for (const char* flag : {"json-schema", "regex", "choice", "grammar"}) {
+    ExpectUsageError(*NewGenerateCommand(), {std::string("--") + flag + "=", "hello"},
+                     std::string(flag) + ": value '' (flag, argument 1): expected ");
+  }
+}
+
 TEST(FlagChecks, TimesHaveTheirRanges) {
   ExpectUsageError(*NewUpCommand(), {"--ready-timeout=-5s"}, "ready-timeout");
   ExpectUsageError(*NewUpCommand(), {"--ready-timeout=0s"}, "ready-timeout");
