@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <map>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -85,6 +86,37 @@ class GenerateCommand final : public Command {
   }
 
  private:
+  // These refuse flags that would change nothing. Values from the environment or a file may go
+  // unused: they are for every run.
+  absl::Status CheckBatchFlags() const {
+    const std::pair<const char*, bool> of_one[] = {
+        {"json", json_}, {"summary", summary_}, {"logprobs", logprobs_ >= 0}};
+    for (const auto& [name, asked] : of_one) {
+      if (asked && IsFlag(name)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--", name, ": given with --batch, whose output has its own form; ",
+                         "expected one of the two"));
+      }
+    }
+    return absl::OkStatus();
+  }
+  absl::Status CheckFlagsOfOne() const {
+    if (IsFlag("concurrency")) return absl::InvalidArgumentError("--concurrency needs --batch");
+    if (!system_.empty() && chat_.empty() && IsFlag("system"))
+      return absl::InvalidArgumentError("--system needs --chat: a PROMPT has no messages");
+    if (logprobs_ >= 0 && !json_ && IsFlag("logprobs"))
+      return absl::InvalidArgumentError("--logprobs needs --json: the text alone shows none");
+    return absl::OkStatus();
+  }
+
+  // Whether the field's value comes from the command line.
+  bool IsFlag(absl::string_view name) const {
+    for (const config::Schema::Field& field : schema_.fields()) {
+      if (field.name == name) return field.origin == config::Origin::kFlag;
+    }
+    return false;
+  }
+
   int AnswerOne(const v1::GenerateRequest& request) {
     v1::Finished finished;
     bool ended_with_newline = true;
@@ -122,6 +154,7 @@ class GenerateCommand final : public Command {
           "--batch: the file has the prompts, messages and names, expected none on the command "
           "line");
     }
+    RETURN_IF_ERROR(CheckBatchFlags());
     RETURN_IF_ERROR(CheckInputs({{"--batch", batch_.input},
                                  {"--json-schema", guided_.json_schema},
                                  {"--grammar", guided_.grammar}}));
@@ -146,6 +179,7 @@ class GenerateCommand final : public Command {
   }
 
   absl::Status Build(const std::vector<std::string>& positionals, v1::GenerateRequest& request) {
+    RETURN_IF_ERROR(CheckFlagsOfOne());
     // A prompt that is piped in needs no name.
     const bool piped =
         positionals.empty() && chat_.empty() && tokens_.empty() && isatty(STDIN_FILENO) == 0;

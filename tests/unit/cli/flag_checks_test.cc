@@ -46,6 +46,31 @@ TEST(FlagChecks, AnEmptyConstraintIsNotNone) {
   }
 }
 
+TEST(FlagChecks, FlagsThatWouldChangeNothingAreRefused) {
+  const auto refused = [](const std::vector<std::string>& words, const std::string& named) {
+    ExpectUsageError(*NewGenerateCommand(), words, named);
+  };
+  refused({"--system=be brief", "hello"}, "--system needs --chat");
+  refused({"--logprobs=2", "hello"}, "--logprobs needs --json");
+  refused({"--logprobs=2", "--summary", "hello"}, "--logprobs needs --json");
+  refused({"--concurrency=2", "hello"}, "--concurrency needs --batch");
+  for (const char* flag : {"--json", "--summary", "--logprobs=2"}) {
+    refused({"--batch=/no/such/file", "--output=-", flag},
+            std::string(flag).substr(0, std::string(flag).find('=')) + ": given with --batch");
+  }
+}
+
+// What stands in the environment is for every run, also for those that do not need it.
+TEST(FlagChecks, WhatTheEnvironmentSaysMayGoUnused) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(NewGenerateCommand()->Run({"--router=127.0.0.1:1", "hello"},
+                                      {{"TANDEM_GENERATE_SYSTEM", "be brief"},
+                                       {"TANDEM_GENERATE_CONCURRENCY", "2"},
+                                       {"TANDEM_GENERATE_LOGPROBS", "2"}}),
+            1);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("127.0.0.1:1"));
+}
+
 TEST(FlagChecks, TimesHaveTheirRanges) {
   ExpectUsageError(*NewUpCommand(), {"--ready-timeout=-5s"}, "ready-timeout");
   ExpectUsageError(*NewUpCommand(), {"--ready-timeout=0s"}, "ready-timeout");
