@@ -35,9 +35,16 @@ class GenerateCommand final : public Command {
     RegisterRouterAccess(schema_, access_, "Request");
     schema_.Add("chat", &chat_,
                 "A user message, formatted with the model's chat template; - = standard input.",
-                {.group = "Request"});
+                {.group = "Request", .check = [](const std::string& text) {
+                   return text.empty() ? absl::InvalidArgumentError("a message that is not empty")
+                                       : absl::OkStatus();
+                 }});
     schema_.Add("system", &system_, "System message before --chat.", {.group = "Request"});
-    schema_.Add("tokens", &tokens_, "The prompt as token ids.", {.group = "Request"});
+    schema_.Add("tokens", &tokens_, "The prompt as token ids.",
+                {.group = "Request", .check = [](const std::vector<std::string>& ids) {
+                   return ids.empty() ? absl::InvalidArgumentError("at least one token id")
+                                      : absl::OkStatus();
+                 }});
     schema_.Add("request-id", &request_id_, "Id of the request; default: the router draws one.",
                 {.group = "Request"});
     schema_.Add("cache-salt", &cache_salt_,

@@ -46,6 +46,13 @@ TEST(FlagChecks, AnEmptyConstraintIsNotNone) {
   }
 }
 
+TEST(FlagChecks, AnEmptyPromptIsNamedByItsFlag) {
+  ExpectUsageError(*NewGenerateCommand(), {"--chat="},
+                   "chat: value '' (flag, argument 1): expected a message that is not empty");
+  ExpectUsageError(*NewGenerateCommand(), {"--tokens="},
+                   "tokens: value '' (flag, argument 1): expected at least one token id");
+}
+
 TEST(FlagChecks, FlagsThatWouldChangeNothingAreRefused) {
   const auto refused = [](const std::vector<std::string>& words, const std::string& named) {
     ExpectUsageError(*NewGenerateCommand(), words, named);
