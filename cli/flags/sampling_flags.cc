@@ -48,6 +48,7 @@ void AddFlag(config::Schema& schema, const Description& about, T& value) {
   config::FieldOptions<T> options{.unit = std::string(about.flag.unit), .group = "Sampling"};
   if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
     if (about.range.low != -Range::kUnbounded) options.min = static_cast<T>(about.range.low);
+    options.min_excluded = about.range.low_excluded;
     if (about.range.high != Range::kUnbounded) options.max = static_cast<T>(about.range.high);
     if (about.flag.unset.has_value()) options.min = static_cast<T>(*about.flag.unset);
     if (about.flag.initial.has_value()) value = static_cast<T>(*about.flag.initial);

@@ -5,6 +5,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include "absl/strings/str_cat.h"
+#include "router/core/request_input.h"
 
 namespace tandem::cli {
 
@@ -32,14 +33,15 @@ void ClearNamed(const google::protobuf::Struct& named, google::protobuf::Message
 }  // namespace
 
 void RegisterSequenceFlags(config::Schema& schema, SequenceFlags& flags) {
-  schema.Add("n", &flags.n, "Answers; they share the prompt's KV.", {.min = 1, .group = "Answers"});
+  schema.Add("n", &flags.n, "Answers; they share the prompt's KV.",
+             {.min = 1, .max = router::kSequencesMax, .group = "Answers"});
   schema.Add("best-of", &flags.best_of,
              "Answers generated, of which the likeliest --n are given; 0 = as many as --n.",
-             {.min = 0, .group = "Answers"});
+             {.min = 0, .max = router::kSequencesMax, .group = "Answers"});
   schema.Add(
       "beam-width", &flags.beam_width,
       "Search for the likeliest answers with this many beams instead of sampling; 0 = sample.",
-      {.min = 0, .group = "Answers"});
+      {.min = 0, .max = router::kBeamWidthMax, .group = "Answers"});
   schema.Add("echo", &flags.echo, "The prompt's text before each answer.", {.group = "Answers"});
   schema.Add("params", &flags.params,
              "Anything else a GenerateRequest holds, as JSON, such as "

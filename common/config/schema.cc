@@ -59,18 +59,27 @@ std::string OriginText(Origin origin, const std::string& detail) {
 
 namespace internal {
 
-std::string RangeText(const std::string& min, const std::string& max) {
+std::string RangeText(const std::string& min, const std::string& max, bool min_excluded) {
   if (min.empty() && max.empty()) return "";
+  if (min_excluded && !min.empty())
+    return absl::StrCat("above ", min, max.empty() ? "" : ", at most ", max);
   if (max.empty()) return absl::StrCat("at least ", min);
   if (min.empty()) return absl::StrCat("at most ", max);
   return absl::StrCat("from ", min, " to ", max);
 }
 
 std::string ExpectedPhrase(absl::string_view type_phrase, const std::string& min,
-                           const std::string& max, const std::vector<std::string>& choices) {
+                           const std::string& max, const std::vector<std::string>& choices,
+                           bool min_excluded) {
   if (!choices.empty()) return absl::StrCat("one of ", absl::StrJoin(choices, ", "));
-  const std::string range = RangeText(min, max);
+  const std::string range = RangeText(min, max, min_excluded);
   return absl::StrCat(type_phrase, range.empty() ? "" : ", ", range);
+}
+
+bool IsInteger(absl::string_view text) {
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c); });
 }
 
 bool IsChoice(absl::string_view text, const std::vector<std::string>& choices) {

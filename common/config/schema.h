@@ -26,6 +26,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -51,6 +52,7 @@ template <typename T>
 struct FieldOptions {
   std::optional<T> min;              // inclusive; for ordered types
   std::optional<T> max;              // inclusive; for ordered types
+  bool min_excluded = false;         // values must be above `min`
   std::string unit;                  // "tokens", "requests/s"; durations and bytes carry their own
   std::string group;                 // heading in --help
   std::vector<std::string> choices;  // if not empty, the only texts accepted
@@ -213,8 +215,11 @@ inline constexpr bool kIsRanged = !std::is_same_v<T, bool> && !std::is_same_v<T,
 
 // "expected" phrase, e.g. "an integer from 1 to 8", "one of cpu, hash".
 std::string ExpectedPhrase(absl::string_view type_phrase, const std::string& min,
-                           const std::string& max, const std::vector<std::string>& choices);
-std::string RangeText(const std::string& min, const std::string& max);
+                           const std::string& max, const std::vector<std::string>& choices,
+                           bool min_excluded = false);
+std::string RangeText(const std::string& min, const std::string& max, bool min_excluded = false);
+// Whether it is an integer of any size, as decimal digits with or without a sign.
+bool IsInteger(absl::string_view text);
 bool IsChoice(absl::string_view text, const std::vector<std::string>& choices);
 
 // The range and the custom check; the error's message follows "expected ".
@@ -223,12 +228,30 @@ absl::Status CheckValue(const T& value, const FieldOptions<T>& options,
                         const std::string& expected) {
   if constexpr (kIsRanged<T>) {
     // The comparisons are negated so that a NaN is out of every range.
-    if ((options.min && !(*options.min < value || *options.min == value)) ||
+    const bool at_min = options.min && *options.min == value && !options.min_excluded;
+    if ((options.min && !(*options.min < value || at_min)) ||
         (options.max && !(value < *options.max || value == *options.max))) {
       return absl::InvalidArgumentError(expected);
     }
   }
   return options.check ? options.check(value) : absl::OkStatus();
+}
+
+// The "expected" phrase for a text that is no value of the type. Of an integer that is too large
+// for the type it names the type's limits, where the field has no closer ones.
+template <typename T>
+std::string ExpectedInsteadOf(absl::string_view text, const FieldOptions<T>& options,
+                              const std::string& expected) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    using Limits = std::numeric_limits<T>;
+    if (options.choices.empty() && IsInteger(text)) {
+      return ExpectedPhrase(ValueTraits<T>::Expected(),
+                            ValueTraits<T>::Format(options.min.value_or(Limits::min())),
+                            ValueTraits<T>::Format(options.max.value_or(Limits::max())), {},
+                            options.min.has_value() && options.min_excluded);
+    }
+  }
+  return expected;
 }
 
 }  // namespace internal
@@ -243,9 +266,10 @@ void Schema::Add(absl::string_view name, T* value, absl::string_view help,
   field.name = std::string(name);
   field.help = std::string(help);
   field.type = std::string(Traits::Name());
-  field.expected = internal::ExpectedPhrase(Traits::Expected(), min, max, options.choices);
+  field.expected =
+      internal::ExpectedPhrase(Traits::Expected(), min, max, options.choices, options.min_excluded);
   field.default_text = Traits::Format(*value);
-  field.range = internal::RangeText(min, max);
+  field.range = internal::RangeText(min, max, options.min_excluded);
   field.unit = options.unit;
   field.group = options.group;
   field.choices = options.choices;
@@ -256,9 +280,9 @@ void Schema::Add(absl::string_view name, T* value, absl::string_view help,
   field.get = [value] { return Traits::Format(*value); };
   field.set = [value, options, expected = field.expected](absl::string_view text) {
     absl::StatusOr<T> parsed = Traits::Parse(text);
-    if (!parsed.ok() || !internal::IsChoice(text, options.choices)) {
-      return absl::InvalidArgumentError(expected);
-    }
+    if (!parsed.ok())
+      return absl::InvalidArgumentError(internal::ExpectedInsteadOf<T>(text, options, expected));
+    if (!internal::IsChoice(text, options.choices)) return absl::InvalidArgumentError(expected);
     absl::Status status = internal::CheckValue<T>(*parsed, options, expected);
     if (status.ok()) *value = options.normalise ? options.normalise(*parsed) : *parsed;
     return status;

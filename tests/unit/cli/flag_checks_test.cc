@@ -78,6 +78,12 @@ TEST(FlagChecks, WhatTheEnvironmentSaysMayGoUnused) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("127.0.0.1:1"));
 }
 
+TEST(FlagChecks, AnswersHaveTheRoutersBounds) {
+  ExpectUsageError(*NewGenerateCommand(), {"--n=129", "hello"}, "n: value '129'");
+  ExpectUsageError(*NewGenerateCommand(), {"--best-of=129", "hello"}, "from 0 to 128");
+  ExpectUsageError(*NewGenerateCommand(), {"--beam-width=65", "hello"}, "from 0 to 64");
+}
+
 TEST(FlagChecks, TimesHaveTheirRanges) {
   ExpectUsageError(*NewUpCommand(), {"--ready-timeout=-5s"}, "ready-timeout");
   ExpectUsageError(*NewUpCommand(), {"--ready-timeout=0s"}, "ready-timeout");

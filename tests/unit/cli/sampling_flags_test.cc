@@ -96,7 +96,9 @@ TEST(SamplingFlags, ValuesOutOfTheTablesRangeAreRefusedByName) {
       const double low = row.about.flag.unset.has_value()
                              ? static_cast<double>(*row.about.flag.unset)
                              : row.about.range.low;
-      for (const std::string& wrong : {absl::StrCat(low - 1), std::string("many")}) {
+      std::vector<std::string> all_wrong = {absl::StrCat(low - 1), "many"};
+      if (row.about.range.low_excluded) all_wrong.push_back(absl::StrCat(low));
+      for (const std::string& wrong : all_wrong) {
         EXPECT_THAT(RequestOf({absl::StrCat(FlagOf(row.about), "=", wrong)}),
                     testing::StatusIs(absl::StatusCode::kInvalidArgument,
                                       ::testing::HasSubstr(FlagOf(row.about).substr(2))));

@@ -169,7 +169,10 @@ TEST(Schema, BadValuesNameKeyValuePlaceAndExpectation) {
               Fails(kBad,
                     "queue-limit: value '0' (flag, argument 1): expected an integer, from 1 to "
                     "1000"));
-  EXPECT_THAT(sample.Flags({"--queue-limit=99999999999"}), Fails(kBad, "an integer"));
+  EXPECT_THAT(sample.Flags({"--queue-limit=99999999999"}),
+              Fails(kBad, "expected an integer, from 1 to 1000"));
+  EXPECT_THAT(sample.Flags({"--seed=99999999999999999999"}),
+              Fails(kBad, "expected an integer, from -9223372036854775808 to 9223372036854775807"));
   EXPECT_THAT(sample.Flags({"--share=nan"}), Fails(kBad, "a finite number, from 0 to 1"));
   EXPECT_THAT(sample.Flags({"--timeout=10"}), Fails(kBad, "a duration such as 10s"));
   EXPECT_THAT(sample.Flags({"--timeout=2h"}), Fails(kBad, "from 1ms to 1h"));
@@ -183,6 +186,26 @@ TEST(Schema, BadValuesNameKeyValuePlaceAndExpectation) {
   EXPECT_THAT(sample.Flags({"extra"}), Fails(kBad, "unexpected argument 'extra' (argument 1)"));
   EXPECT_THAT(sample.schema.Parse({.env = {{"TANDEM_ROUTER_SEED", "x"}}}).status(),
               Fails(kBad, "seed: value 'x' (env TANDEM_ROUTER_SEED): expected an integer"));
+}
+
+TEST(Schema, TheLowerBoundCanBeExcluded) {
+  double share = 1;
+  double factor = 1;
+  int32_t count = 1;
+  Schema schema("tandem-router", "Places requests on nodes.");
+  schema.Add("share", &share, "Share.", {.min = 0.0, .max = 1.0, .min_excluded = true});
+  schema.Add("factor", &factor, "Factor.", {.min = 0.0, .min_excluded = true});
+  schema.Add("count", &count, "Count.", {.min = 0});
+  const auto flag = [&schema](const std::string& arg) {
+    return schema.Parse({.args = {arg}}).status();
+  };
+  const auto kBad = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(flag("--share=0"), Fails(kBad, "expected a finite number, above 0, at most 1"));
+  EXPECT_THAT(flag("--factor=0"), Fails(kBad, "expected a finite number, above 0"));
+  EXPECT_THAT(flag("--count=2147483648"), Fails(kBad, "an integer, from 0 to 2147483647"));
+  EXPECT_THAT(flag("--share=0.001"), tandem::testing::IsOk());
+  EXPECT_THAT(flag("--share=1"), tandem::testing::IsOk());
+  EXPECT_EQ(schema.fields()[0].range, "above 0, at most 1");
 }
 
 TEST(Schema, BadFilesNameTheLine) {
