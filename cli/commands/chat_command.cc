@@ -260,10 +260,8 @@ class ChatCommand final : public Command {
       Note(absl::StrCat(answer.empty() ? "" : "the answer broke off: ", status.message()));
     } else {
       if (rate_) Print(FormatRate(last_));
-      if (last_.reason() == v1::FINISH_REASON_LENGTH) {
-        Note(absl::StrCat("[cut off after ", last_.usage().output_tokens(),
-                          " tokens: --max-tokens and the model's context are the limits]"));
-      }
+      const std::string note = CutOffNote(last_);
+      if (!note.empty()) Note(note);
     }
     return absl::OkStatus();
   }

@@ -148,6 +148,8 @@ class GenerateCommand final : public Command {
     std::fflush(stdout);
     if (!status.ok()) return ReportError(schema_, status);
     if (summary_) std::fputs(FormatSummary(finished).c_str(), stderr);
+    const std::string note = request.n() > 1 || json_ ? "" : CutOffNote(finished);
+    if (!note.empty() && isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "%s\n", note.c_str());
     return config::kExitOk;
   }
 

@@ -1,7 +1,9 @@
 #include "cli/report/summary_text.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "cli/report/source_text.h"
 
 namespace tandem::cli {
@@ -21,6 +23,8 @@ std::string FormatSummary(const v1::Finished& finished) {
                   SourceText(route.decode_tokens()), ")\n");
   absl::StrAppendFormat(&text, "  tokens       %d prompt (%d cached), %d output\n",
                         usage.prompt_tokens(), usage.cached_tokens(), usage.output_tokens());
+  if (finished.reason() != v1::FINISH_REASON_UNSPECIFIED)
+    absl::StrAppend(&text, "  finished     ", ReasonText(finished.reason()), "\n");
   const double decode_ms = timing.total_ms() - timing.first_token_ms();
   absl::StrAppendFormat(&text, "  first token  %.1f ms", timing.first_token_ms());
   if (usage.output_tokens() > 1 && decode_ms > 0) {
@@ -47,6 +51,17 @@ std::string FormatSummary(const v1::Finished& finished) {
   }
   if (route.attempts() > 1) absl::StrAppendFormat(&text, "  attempts     %d\n", route.attempts());
   return text;
+}
+
+std::string CutOffNote(const v1::Finished& finished) {
+  if (finished.reason() != v1::FINISH_REASON_LENGTH) return "";
+  return absl::StrCat("[cut off after ", finished.usage().output_tokens(),
+                      " tokens: --max-tokens and the model's context are the limits]");
+}
+
+std::string ReasonText(v1::FinishReason reason) {
+  const std::string name = v1::FinishReason_Name(reason);
+  return absl::AsciiStrToLower(absl::StripPrefix(name, "FINISH_REASON_"));
 }
 
 }  // namespace tandem::cli

@@ -1,5 +1,5 @@
 // Goal: the summary of a request says how fast its KV moved by the time the wire was busy, not by
-// the time of the prefill that it was pushed behind.
+// the time of the prefill that it was pushed behind; and why the answer ended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,6 +41,18 @@ TEST(SummaryTest, WithoutTimesNoRateIsClaimed) {
   finished.mutable_route()->set_kv_receive_ms(0);
   finished.mutable_timing()->set_prefill_ms(0);
   EXPECT_THAT(FormatSummary(finished), HasSubstr("  KV moved     4.00 MiB over shm\n"));
+}
+
+TEST(SummaryTest, ItSaysWhyTheAnswerEnded) {
+  v1::Finished finished;
+  EXPECT_THAT(FormatSummary(finished), Not(HasSubstr("finished")));
+  finished.set_reason(v1::FINISH_REASON_STOP);
+  EXPECT_THAT(FormatSummary(finished), HasSubstr("  finished     stop\n"));
+  EXPECT_EQ(CutOffNote(finished), "");
+  finished.set_reason(v1::FINISH_REASON_LENGTH);
+  finished.mutable_usage()->set_output_tokens(6);
+  EXPECT_THAT(FormatSummary(finished), HasSubstr("  finished     length\n"));
+  EXPECT_THAT(CutOffNote(finished), HasSubstr("[cut off after 6 tokens: --max-tokens"));
 }
 
 TEST(SummaryTest, NothingMoved) {
