@@ -87,6 +87,7 @@ class Batch {
       output_ = &output_file_;
     }
     if (!*output_) return CannotWrite(options_.output);
+    RETURN_IF_ERROR(CheckEarlierAnswers());
     {
       std::vector<Thread> threads;
       for (int32_t i = 0; i < options_.concurrency; ++i) {
@@ -109,6 +110,36 @@ class Batch {
     std::string name;
     bool name_taken = false;  // by an earlier line
   };
+
+  // Refuses a changed line before any other is sent, where the input can be read twice. Holds one
+  // line at a time.
+  absl::Status CheckEarlierAnswers() {
+    std::error_code error;
+    const bool twice =
+        options_.input != kStandard && std::filesystem::is_regular_file(options_.input, error);
+    if (done_.empty() || !twice) return absl::OkStatus();
+    absl::flat_hash_set<std::string> seen;  // of the names in done_
+    Item item;
+    while (std::getline(input_file_, item.line)) {
+      ++item.number;
+      if (absl::StripAsciiWhitespace(item.line).empty()) continue;
+      item.name = BatchLineName(item.line, item.number);
+      const auto done = done_.find(item.name);
+      if (done == done_.end() || !seen.insert(item.name).second) continue;
+      if (!IsRequestOf(item, done->second)) return Changed(item);
+    }
+    if (input_file_.bad()) return CannotRead();
+    input_file_.clear();
+    input_file_.seekg(0);
+    return absl::OkStatus();
+  }
+
+  // Whether the line is the request with this digest.
+  bool IsRequestOf(const Item& item, const std::string& digest) const {
+    const absl::StatusOr<BatchRequest> batch =
+        ParseBatchLine(item.line, item.number, options_.defaults);
+    return batch.ok() && DigestOf(batch->request) == digest;
+  }
 
   void Work() {
     Item item;
@@ -145,9 +176,7 @@ class Batch {
       item.name_taken = !taken_.insert(item.name).second;
       const auto done = done_.find(item.name);
       if (done == done_.end() || item.name_taken) return true;
-      const absl::StatusOr<BatchRequest> batch =
-          ParseBatchLine(item.line, item.number, options_.defaults);
-      if (!batch.ok() || DigestOf(batch->request) != done->second) {
+      if (!IsRequestOf(item, done->second)) {
         changed_ = Changed(item);
         return false;
       }
@@ -159,11 +188,15 @@ class Batch {
   // An answer to another request must not pass for this one's. To replace it could lose much work
   // for a slip of the command line, so the user decides.
   absl::Status Changed(const Item& item) const {
+    const bool numbered = item.name == absl::StrCat("line-", item.number);
     return absl::FailedPreconditionError(absl::StrCat(
         options_.input, ":", item.number, ": \"", item.name, "\" has an answer in ",
         options_.output,
         " to another request: the line or the flags have changed, or an older version wrote it; "
-        "expected the same ones, or a new --output"));
+        "expected the same ones, or a new --output",
+        numbered ? ". A line without a custom_id is named by its number: add custom_id to lines, "
+                   "or keep the line numbers, with an empty line for one that you remove"
+                 : ""));
   }
 
   absl::Status CannotRead() const {

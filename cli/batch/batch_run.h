@@ -30,8 +30,9 @@ struct BatchCounts {
 // the order in which requests end. It first removes an earlier run's errors from the output; their
 // lines are tried again. Errors: a file cannot be read or written, the output was not written by a
 // batch, the router cannot be reached; kFailedPrecondition names a line whose answer there is to
-// another request, because the line or the defaults have changed. Answers that were under way are
-// then still written.
+// another request, because the line or the defaults have changed: before any request is sent where
+// the input is a regular file, and otherwise when its turn comes; answers that were under way are
+// then still written. Bounds: holds a line for each request in flight, and the names of all.
 absl::StatusOr<BatchCounts> RunBatch(const BatchOptions& options, Client& client);
 
 }  // namespace tandem::cli
