@@ -12,11 +12,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "cli/report/summary_text.h"
 #include "common/base/status_macros.h"
+#include "common/config/schema.h"
 #include "common/request/parameter_table.h"
 #include "common/request/request_members.h"
 #include "router/front_end/api_keys.h"
@@ -170,6 +170,55 @@ void ClearList(const std::string& field, google::protobuf::Message& message) {
     message.GetReflection()->ClearField(&message, described);
 }
 
+// For a field that no line may have: one of the HTTP APIs', or one that is not known at all.
+absl::Status RefusedField(const std::string& name) {
+  for (const request::RequestMember& member : request::kRequestMembers) {
+    if (member.name == name)
+      return absl::InvalidArgumentError(absl::StrCat(name, ": not served in a batch"));
+  }
+  bool elsewhere = false;  // whether another API has a parameter of this name
+  std::vector<std::string> known = {"prompt", "messages", "response_format"};
+  known.insert(known.end(), std::begin(kRequestFields), std::end(kRequestFields));
+  request::ForEachParameter([&](const auto& row) {
+    if ((row.about.apis & request::kBatch) != 0) known.emplace_back(row.about.name);
+    elsewhere = elsewhere || row.about.name == name;
+    for (const request::Alias& alias : row.about.aliases)
+      elsewhere = elsewhere || alias.name == name;
+  });
+  const std::string nearest = config::Nearest(name, known);
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, elsewhere ? ": not served in a batch" : ": unknown field",
+                   nearest.empty() ? "" : "; nearest known: ", nearest));
+}
+
+// What a field's JSON must be, in words.
+std::string ExpectedOf(const std::string& name, const Json& value) {
+  using Type = google::protobuf::FieldDescriptor;
+  if (name == "stop") return "a text or a list of texts";
+  const google::protobuf::Descriptor* message = v1::GenerateRequest::descriptor();
+  std::string field = name;
+  const std::optional<Place> place = Contains(kRequestFields, name) ? std::nullopt : PlaceOf(name);
+  if (place.has_value()) {
+    field = std::string(place->field);
+    message = message->FindFieldByName(place->part)->message_type();
+  }
+  const Type* type = message->FindFieldByName(field);
+  if (type == nullptr || type->is_map()) return "an object of numbers by token ids";
+  const bool list = type->is_repeated();
+  switch (type->cpp_type()) {
+    case Type::CPPTYPE_BOOL:
+      return list ? "a list of true or false" : "true or false";
+    case Type::CPPTYPE_STRING:
+      return list ? "a list of texts" : "a text";
+    case Type::CPPTYPE_FLOAT:
+    case Type::CPPTYPE_DOUBLE:
+      return list ? "a list of numbers" : "a number";
+    default:
+      if (list) return "a list of integers";
+      return value.is_number_integer() ? "an integer of at most 32 bits" : "an integer";
+  }
+}
+
 // Puts `name` into `wire`, the JSON of a GenerateRequest's parameters, or straight into `request`.
 absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
                        v1::GenerateRequest& request) {
@@ -190,9 +239,27 @@ absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
     wire[place->part][std::string(place->field)] = value;
     ClearList(std::string(place->field), PartOf(*place, request));
   } else if (!ChangesNothing(name, value)) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": not served in a batch"));
+    return RefusedField(name);
   }
   return absl::OkStatus();
+}
+
+// Whether `wire`, the JSON of a GenerateRequest, is one.
+absl::Status ReadWire(const Json& wire, v1::GenerateRequest& request) {
+  const auto parsed = google::protobuf::util::JsonStringToMessage(router::JsonText(wire), &request);
+  if (parsed.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(parsed.message().data(), parsed.message().size()));
+}
+
+// The error of a body whose fields ReadWire refused with `refused`: names the first such field.
+absl::Status WrongField(const Json& body, const absl::Status& refused) {
+  for (const auto& [name, value] : body.items()) {
+    Json wire = Json::object();
+    v1::GenerateRequest scratch;
+    if (!ReadField(name, value, wire, scratch).ok()) continue;
+    if (!ReadWire(wire, scratch).ok()) return Wrong(name, ExpectedOf(name, value));
+  }
+  return refused;
 }
 
 absl::StatusOr<std::string> NameOf(const Json& line, int64_t number) {
@@ -272,12 +339,8 @@ absl::StatusOr<BatchRequest> ParseBatchLine(absl::string_view line, int64_t numb
     return absl::InvalidArgumentError("expected one of prompt and messages");
   }
   v1::GenerateRequest parameters;
-  const auto parsed =
-      google::protobuf::util::JsonStringToMessage(router::JsonText(wire), &parameters);
-  if (!parsed.ok()) {
-    return absl::InvalidArgumentError(
-        std::string(parsed.message().data(), parsed.message().size()));
-  }
+  if (const absl::Status read = ReadWire(wire, parameters); !read.ok())
+    return WrongField(body, read);
   batch.request.MergeFrom(parameters);
   return batch;
 }
@@ -292,13 +355,12 @@ std::string BatchLineName(absl::string_view line, int64_t number) {
 
 std::string FormatBatchAnswer(absl::string_view custom_id, const BatchAnswer& answer) {
   const v1::Usage& usage = answer.finished.usage();
-  const std::string reason = v1::FinishReason_Name(answer.finished.reason());
   return router::JsonText(
              {{"custom_id", std::string(custom_id)},
               {"request", answer.request_digest},
               {"text", answer.text},
               {"tokens", answer.tokens},
-              {"finish_reason", absl::AsciiStrToLower(absl::StripPrefix(reason, "FINISH_REASON_"))},
+              {"finish_reason", ReasonText(answer.finished.reason())},
               {"usage",
                {{"prompt_tokens", usage.prompt_tokens()},
                 {"completion_tokens", usage.output_tokens()},
