@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/command_line/commands.h"
 #include "common/base/version.h"
 #include "common/config/completion.h"
@@ -68,7 +70,7 @@ std::string Help(const CommandMap& commands) {
     absl::StrAppend(&text, absl::StrFormat("  %-*s  %s\n", static_cast<int>(width), name, purpose));
   }
   absl::StrAppend(&text,
-                  "\n`tandem COMMAND --help` lists a command's flags.\n"
+                  "\n`tandem help COMMAND` lists a command's flags.\n"
                   "Exit codes: 0 done, 1 failed, 2 wrong usage.\n");
   return text;
 }
@@ -105,20 +107,85 @@ process logs, in one line, the values that differ from their defaults, each with
 
 namespace {
 
+constexpr char kCompletionHelp[] =
+    "Usage: tandem completion bash|zsh|fish\n\nPrints shell completion.\n";
+constexpr char kVersionHelp[] = "Usage: tandem version\n\nPrints the version.\n";
+
+bool IsHelpFlag(const std::string& word) { return word == "--help" || word == "-h"; }
+
+// Second words that are no commands: verbs, and names of commands after "help".
+config::SecondWords SecondWordsOf(const CommandMap& commands) {
+  config::SecondWords words = {{"bench", {"engine", "kernels"}},
+                               {"certs", {"list", "make"}},
+                               {"completion", {"bash", "zsh", "fish"}},
+                               {"help", {"completion", "version"}},
+                               {"keys", {"add", "list", "revoke"}},
+                               {"sim", {"shrink"}},
+                               {"version", {}}};
+  for (const auto& [name, command] : commands) {
+    if (!absl::StrContains(name, ' ')) words["help"].push_back(name);
+  }
+  return words;
+}
+
 int Complete(const CommandMap& commands, const std::vector<std::string>& args) {
   std::vector<const config::Schema*> schemas;
   for (const auto& [name, command] : commands) schemas.push_back(&command->schema());
+  const config::SecondWords words = SecondWordsOf(commands);
   const std::string shell = args.size() == 2 ? args[1] : "";
   if (shell == "bash") {
-    std::fputs(config::BashCompletion("tandem", schemas).c_str(), stdout);
+    std::fputs(config::BashCompletion("tandem", schemas, words).c_str(), stdout);
   } else if (shell == "zsh") {
-    std::fputs(config::ZshCompletion("tandem", schemas).c_str(), stdout);
+    std::fputs(config::ZshCompletion("tandem", schemas, words).c_str(), stdout);
   } else if (shell == "fish") {
-    std::fputs(config::FishCompletion("tandem", schemas).c_str(), stdout);
+    std::fputs(config::FishCompletion("tandem", schemas, words).c_str(), stdout);
+  } else if (IsHelpFlag(shell)) {
+    std::fputs(kCompletionHelp, stdout);
   } else {
     std::fprintf(stderr, "tandem completion: expected bash, zsh or fish\n");
     return config::kExitUsage;
   }
+  return config::kExitOk;
+}
+
+int UnknownCommand(const CommandMap& commands, const std::string& name) {
+  std::vector<std::string> names = {"completion", "help", "version"};
+  for (const auto& [known, command] : commands) names.push_back(known);
+  const std::string nearest = config::Nearest(name, names);
+  std::fprintf(stderr, "tandem: unknown command '%s'%s; `tandem help` lists all\n", name.c_str(),
+               nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?").c_str());
+  return config::kExitUsage;
+}
+
+// `words`: those of the command to explain; none for a list of all commands.
+int ShowHelp(const CommandMap& commands, const std::vector<std::string>& words,
+             const Environment& env) {
+  const std::string name = absl::StrJoin(words, " ");
+  if (words.empty() || name == "help" || IsHelpFlag(name)) {
+    std::fputs(Help(commands).c_str(), stdout);
+  } else if (name == "completion") {
+    std::fputs(kCompletionHelp, stdout);
+  } else if (name == "version") {
+    std::fputs(kVersionHelp, stdout);
+  } else if (const auto found = commands.find(name); found != commands.end()) {
+    return found->second->Run({"--help"}, env);
+  } else {
+    return UnknownCommand(commands, name);
+  }
+  return config::kExitOk;
+}
+
+int ShowVersion(const std::vector<std::string>& args) {
+  if (args.size() == 2 && IsHelpFlag(args[1])) {
+    std::fputs(kVersionHelp, stdout);
+    return config::kExitOk;
+  }
+  if (args.size() > 1) {
+    std::fprintf(stderr, "tandem version: '%s': expected no arguments\n", args[1].c_str());
+    return config::kExitUsage;
+  }
+  std::printf("tandem %s\nCUDA: %s\nKV plane: %s\n", std::string(kVersion).c_str(),
+              kernels::DescribeCuda().c_str(), transfer::DescribeUcx().c_str());
   return config::kExitOk;
 }
 
@@ -130,15 +197,9 @@ int TandemMain(const std::vector<std::string>& args, const Environment& env) {
   RestoreHangup();
   const CommandMap commands = AllCommands();
   const std::string name = args.empty() ? "" : args[0];
-  if (name == "version" || name == "--version" || name == "-v") {
-    std::printf("tandem %s\nCUDA: %s\nKV plane: %s\n", std::string(kVersion).c_str(),
-                kernels::DescribeCuda().c_str(), transfer::DescribeUcx().c_str());
-    return config::kExitOk;
-  }
-  if (name == "help" || name == "--help" || name == "-h") {
-    std::fputs(Help(commands).c_str(), stdout);
-    return config::kExitOk;
-  }
+  if (name == "version" || name == "--version" || name == "-v") return ShowVersion(args);
+  if (name == "help" || IsHelpFlag(name))
+    return ShowHelp(commands, {args.begin() + 1, args.end()}, env);
   if (name == "completion") return Complete(commands, args);
   if (name == "parameter-docs") {
     std::fputs(request::ParametersMarkdown().c_str(), stdout);
@@ -159,12 +220,7 @@ int TandemMain(const std::vector<std::string>& args, const Environment& env) {
     std::fputs(Help(commands).c_str(), stderr);
     return config::kExitUsage;
   }
-  std::vector<std::string> names = {"completion", "help", "version"};
-  for (const auto& [known, command] : commands) names.push_back(known);
-  const std::string nearest = config::Nearest(name, names);
-  std::fprintf(stderr, "tandem: unknown command '%s'%s; `tandem help` lists all\n", name.c_str(),
-               nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?").c_str());
-  return config::kExitUsage;
+  return UnknownCommand(commands, name);
 }
 
 }  // namespace tandem::cli

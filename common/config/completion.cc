@@ -32,18 +32,40 @@ std::vector<std::string> Flags(const Schema& schema) {
   return flags;
 }
 
-// The first words of all subcommands, each once.
-std::vector<std::string> Subcommands(absl::string_view binary,
-                                     absl::Span<const Schema* const> schemas) {
-  std::vector<std::string> names;
+// A first word after the binary's name, and the words that may follow it.
+struct FirstWord {
+  std::string name;
+  std::vector<std::string> next;
+
+  std::string Next() const { return absl::StrJoin(next, " "); }
+};
+
+// The first words of all subcommands and of `words`, each once.
+std::vector<FirstWord> FirstWords(absl::string_view binary, absl::Span<const Schema* const> schemas,
+                                  const SecondWords& words) {
+  std::vector<FirstWord> found;
+  const auto next_of = [&found](const std::string& name) -> std::vector<std::string>& {
+    const auto at = std::find_if(found.begin(), found.end(),
+                                 [&](const FirstWord& word) { return word.name == name; });
+    return at != found.end() ? at->next : found.emplace_back(FirstWord{name, {}}).next;
+  };
   for (const Schema* schema : schemas) {
-    std::string name = Subcommand(binary, *schema);
-    name.resize(std::min(name.size(), name.find(' ')));
-    if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) {
-      names.push_back(std::move(name));
-    }
+    const std::string name = Subcommand(binary, *schema);
+    if (name.empty()) continue;
+    const size_t space = std::min(name.size(), name.find(' '));
+    std::vector<std::string>& next = next_of(name.substr(0, space));
+    if (space < name.size()) next.push_back(name.substr(space + 1));
   }
-  return names;
+  for (const auto& [name, more] : words) {
+    std::vector<std::string>& next = next_of(name);
+    next.insert(next.end(), more.begin(), more.end());
+  }
+  return found;
+}
+
+std::string Names(const std::vector<FirstWord>& words) {
+  return absl::StrJoin(
+      words, " ", [](std::string* out, const FirstWord& word) { absl::StrAppend(out, word.name); });
 }
 
 // The most specific names first, the binary's own, which matches every word, last.
@@ -108,17 +130,26 @@ std::string FishFlag(const std::string& start, const Schema::Field& field) {
 
 }  // namespace
 
-std::string BashCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas) {
+std::string BashCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas,
+                           const SecondWords& words) {
   const std::string function = FunctionName(binary);
-  const std::vector<std::string> subcommands = Subcommands(binary, schemas);
+  const std::vector<FirstWord> first_words = FirstWords(binary, schemas, words);
   std::string out = absl::StrCat(function, "() {\n  local current=${COMP_WORDS[COMP_CWORD]}\n",
                                  "  local previous=${COMP_WORDS[COMP_CWORD-1]}\n");
   absl::StrAppend(&out,
                   "  if [[ $previous == = ]]; then previous=${COMP_WORDS[COMP_CWORD-2]}; fi\n",
                   "  if [[ $current == = ]]; then current=; fi\n", "  local flags= choices=\n");
-  if (!subcommands.empty()) {
+  if (!first_words.empty()) {
     absl::StrAppend(&out, "  if (( COMP_CWORD == 1 )); then\n    COMPREPLY=($(compgen -W '",
-                    absl::StrJoin(subcommands, " "), "' -- \"$current\"))\n    return\n  fi\n");
+                    Names(first_words), "' -- \"$current\"))\n    return\n  fi\n",
+                    "  if (( COMP_CWORD == 2 )) && [[ $current != -* ]]; then\n",
+                    "    case ${COMP_WORDS[1]} in\n");
+    for (const FirstWord& word : first_words) {
+      if (word.next.empty()) continue;
+      absl::StrAppend(&out, "      ", word.name, ") COMPREPLY=($(compgen -W '", word.Next(),
+                      "' -- \"$current\")); return ;;\n");
+    }
+    absl::StrAppend(&out, "    esac\n  fi\n");
   }
   absl::StrAppend(&out, "  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n");
   for (const Schema* schema : BySpecificity(binary, schemas)) {
@@ -140,13 +171,21 @@ std::string BashCompletion(absl::string_view binary, absl::Span<const Schema* co
   return out;
 }
 
-std::string ZshCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas) {
+std::string ZshCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas,
+                          const SecondWords& words) {
   const std::string function = FunctionName(binary);
-  const std::vector<std::string> subcommands = Subcommands(binary, schemas);
+  const std::vector<FirstWord> first_words = FirstWords(binary, schemas, words);
   std::string out = absl::StrCat("#compdef ", binary, "\n\n", function, "() {\n");
-  if (!subcommands.empty()) {
-    absl::StrAppend(&out, "  if (( CURRENT == 2 )); then\n    compadd -- ",
-                    absl::StrJoin(subcommands, " "), "\n    return\n  fi\n");
+  if (!first_words.empty()) {
+    absl::StrAppend(&out, "  if (( CURRENT == 2 )); then\n    compadd -- ", Names(first_words),
+                    "\n    return\n  fi\n",
+                    "  if (( CURRENT == 3 )) && [[ $words[3] != -* ]]; then\n",
+                    "    case $words[2] in\n");
+    for (const FirstWord& word : first_words) {
+      if (word.next.empty()) continue;
+      absl::StrAppend(&out, "      ", word.name, ") compadd -- ", word.Next(), "; return ;;\n");
+    }
+    absl::StrAppend(&out, "    esac\n  fi\n");
   }
   absl::StrAppend(&out, "  case \"$words[2] $words[3]\" in\n");
   for (const Schema* schema : BySpecificity(binary, schemas)) {
@@ -163,7 +202,8 @@ std::string ZshCompletion(absl::string_view binary, absl::Span<const Schema* con
   return out;
 }
 
-std::string FishCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas) {
+std::string FishCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas,
+                           const SecondWords& words) {
   const std::string function = absl::StrCat("_", FunctionName(binary), "_at");
   std::vector<std::string> names;
   for (const Schema* schema : schemas) names.push_back(Subcommand(binary, *schema));
@@ -173,11 +213,18 @@ std::string FishCompletion(absl::string_view binary, absl::Span<const Schema* co
                                  "    set -l size (count $argv)\n"
                                  "    test (count $words) -ge $size\n"
                                  "    and test \"$words[1..$size]\" = \"$argv\"\nend\n");
-  const std::vector<std::string> subcommands = Subcommands(binary, schemas);
-  if (!subcommands.empty()) {
+  const std::vector<FirstWord> first_words = FirstWords(binary, schemas, words);
+  if (!first_words.empty()) {
     absl::StrAppend(&out, "complete -c ", binary,
                     " -f -n 'test (count (commandline -opc)) -eq 1' -a ",
-                    FishWord(absl::StrJoin(subcommands, " ")), "\n");
+                    FishWord(Names(first_words)), "\n");
+  }
+  for (const FirstWord& word : first_words) {
+    if (word.next.empty()) continue;
+    const std::string condition =
+        absl::StrCat("test (count (commandline -opc)) -eq 2; and ", function, " ", word.name);
+    absl::StrAppend(&out, "complete -c ", binary, " -f -n ", FishWord(condition), " -a ",
+                    FishWord(word.Next()), "\n");
   }
   for (const Schema* schema : schemas) {
     const std::string start =

@@ -320,6 +320,26 @@ TEST(Completion, BashOffersSubcommandsFlagsAndChoices) {
   EXPECT_EQ(Complete(script, "tandem chat --e", 2), " ");
 }
 
+TEST(Completion, BashOffersSecondWords) {
+  Schema bench("tandem bench", "Measures."), serve("tandem bench serve", "Measures a server.");
+  const std::string script = BashCompletion(
+      "tandem", {&bench, &serve}, {{"bench", {"engine"}}, {"keys", {"add", "list"}}, {"up", {}}});
+  EXPECT_EQ(Complete(script, "tandem ''", 1), "bench keys up ");
+  EXPECT_EQ(Complete(script, "tandem bench ''", 2), "serve engine ");
+  EXPECT_EQ(Complete(script, "tandem bench s", 2), "serve ");
+  EXPECT_EQ(Complete(script, "tandem keys a", 2), "add ");
+  EXPECT_EQ(Complete(script, "tandem bench --h", 2), "--help ");
+}
+
+TEST(Completion, ZshOffersSecondWords) {
+  Schema bench("tandem bench", "Measures."), serve("tandem bench serve", "Measures a server.");
+  const std::string script =
+      ZshCompletion("tandem", {&bench, &serve}, {{"bench", {"engine"}}, {"keys", {"add", "list"}}});
+  EXPECT_THAT(script, HasSubstr("compadd -- bench keys\n"));
+  EXPECT_THAT(script, HasSubstr("bench) compadd -- serve engine; return ;;\n"));
+  EXPECT_THAT(script, HasSubstr("keys) compadd -- add list; return ;;\n"));
+}
+
 TEST(Completion, ZshNamesEveryFlag) {
   Sample sample;
   const std::string script = ZshCompletion("tandem-router", {&sample.schema});
@@ -355,8 +375,12 @@ TEST(Completion, FishOffersSubcommandsFlagsAndChoices) {
   up.Add("serve", &serve, "Stays.");
   bench.Add("exact", &serve, "Exactly.");
   bench_serve.Add("rate", &rate, "Requests each second.");
-  const std::string script = FishCompletion("tandem", {&up, &bench, &bench_serve});
-  EXPECT_EQ(CompleteInFish(script, "tandem "), "bench up ");
+  const std::string script = FishCompletion("tandem", {&up, &bench, &bench_serve},
+                                            {{"bench", {"engine"}}, {"keys", {"add", "list"}}});
+  EXPECT_EQ(CompleteInFish(script, "tandem "), "bench keys up ");
+  EXPECT_EQ(CompleteInFish(script, "tandem bench "), "engine serve ");
+  EXPECT_EQ(CompleteInFish(script, "tandem bench s"), "serve ");
+  EXPECT_EQ(CompleteInFish(script, "tandem keys a"), "add ");
   EXPECT_EQ(CompleteInFish(script, "tandem up --e"), "--engine ");
   EXPECT_EQ(CompleteInFish(script, "tandem up --no"), "--no-serve ");
   EXPECT_EQ(CompleteInFish(script, "tandem up --engine=h"), "--engine=hash ");

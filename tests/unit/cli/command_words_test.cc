@@ -1,0 +1,70 @@
+// Goal: words that a user gets wrong, or asks about, are answered: `tandem help COMMAND` explains
+// that command, and an error names what was wrong, what was expected, and where it was given.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/command_line/commands.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+Outcome Tandem(const std::vector<std::string>& words, const Environment& env = {}) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = TandemMain(words, env);
+  outcome.out = ::testing::internal::GetCapturedStdout();
+  outcome.err = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(CommandWords, HelpExplainsTheCommandThatIsNamed) {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"generate"}, {"bench"}, {"bench", "serve"}, {"completion"}, {"version"}}) {
+    std::vector<std::string> words = {"help"};
+    std::string name = "tandem";
+    for (const std::string& word : command) {
+      words.push_back(word);
+      absl::StrAppend(&name, " ", word);
+    }
+    const Outcome help = Tandem(words);
+    EXPECT_EQ(help.code, 0) << name;
+    EXPECT_THAT(help.out, StartsWith(absl::StrCat("Usage: ", name)));
+    words.erase(words.begin());
+    words.push_back("--help");
+    const Outcome flag = Tandem(words);
+    EXPECT_EQ(flag.code, 0) << name;
+    EXPECT_EQ(flag.out, help.out) << name;
+  }
+  EXPECT_EQ(Tandem({"help", "help"}).out, Tandem({"help"}).out);
+}
+
+TEST(CommandWords, HelpOfAnUnknownCommandIsWrongUsage) {
+  const Outcome help = Tandem({"help", "generat"});
+  EXPECT_EQ(help.code, 2);
+  EXPECT_THAT(help.out, IsEmpty());
+  EXPECT_THAT(help.err, HasSubstr("unknown command 'generat'; did you mean generate?"));
+}
+
+TEST(CommandWords, VersionTakesNoArguments) {
+  const Outcome version = Tandem({"version", "foo"});
+  EXPECT_EQ(version.code, 2);
+  EXPECT_EQ(version.err, "tandem version: 'foo': expected no arguments\n");
+  EXPECT_EQ(Tandem({"version"}).code, 0);
+}
+
+}  // namespace
+}  // namespace tandem::cli
