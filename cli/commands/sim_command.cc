@@ -44,7 +44,7 @@ class SimCommand final : public Command {
     schema_.Add("svg", &svg_,
                 "A file for a picture of the run, with one row for each process; - = standard "
                 "output, without the timeline.");
-    schema_.AllowPositionals("shrink", 1);
+    schema_.AllowPositionals("shrink | trace FILE", 1);
   }
 
   config::Schema& schema() override { return schema_; }
@@ -53,8 +53,8 @@ class SimCommand final : public Command {
     std::vector<std::string> positionals;
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
     if (!positionals.empty() && positionals[0] != "shrink") {
-      ReportError(schema_, absl::InvalidArgumentError(
-                               absl::StrCat("'", positionals[0], "', expected shrink or nothing")));
+      ReportError(schema_, absl::InvalidArgumentError(absl::StrCat(
+                               "'", positionals[0], "', expected shrink, trace or nothing")));
       return config::kExitUsage;
     }
     const bool many = minutes_ > 0 || swarm_ > 0;

@@ -66,5 +66,12 @@ TEST(CommandWords, VersionTakesNoArguments) {
   EXPECT_EQ(Tandem({"version"}).code, 0);
 }
 
+TEST(CommandWords, SimNamesEachWordThatMayFollow) {
+  const Outcome sim = Tandem({"sim", "foo"});
+  EXPECT_EQ(sim.code, 2);
+  EXPECT_THAT(sim.err, HasSubstr("'foo', expected shrink, trace or nothing"));
+  EXPECT_THAT(Tandem({"sim", "--help"}).out, HasSubstr("[shrink | trace FILE]"));
+}
+
 }  // namespace
 }  // namespace tandem::cli
