@@ -49,8 +49,16 @@ StyledLine NodeLine(const v1::NodeStatus& node) {
   return {Cut(row, kTableColumns), heat.empty() ? Style::kPlain : Style::kHot};
 }
 
+// Whether a pair's KV transfers tell its rate: the fit of the first few may be far off.
+bool TellsRate(const v1::NodePairStatus& pair) {
+  constexpr int64_t kSamplesEnough = 8;
+  constexpr double kErrorSmall = 0.25;
+  return pair.bytes_per_second() > 0 &&
+         (pair.rate_samples() >= kSamplesEnough || pair.rate_relative_error() <= kErrorSmall);
+}
+
 StyledLine PairLine(const v1::NodePairStatus& pair) {
-  const bool fitted = pair.bytes_per_second() > 0;
+  const bool fitted = TellsRate(pair);
   return {absl::StrFormat(kPairRow, Fit(pair.from_node(), 15), Fit(pair.to_node(), 15),
                           Fit(pair.transport(), 11), Count(pair.kv_transfers()),
                           ShortBytes(static_cast<double>(pair.kv_bytes())),

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/report/message_json.h"
 #include "cli/status/heat.h"
@@ -73,6 +74,7 @@ v1::GetStatusResponse LargestStatus() {
   pair.set_last_transfer_ms(1e300);
   pair.set_bytes_per_second(1e300);
   pair.set_rate_relative_error(1e300);
+  pair.set_rate_samples(kMax);
   return status;
 }
 
@@ -117,6 +119,26 @@ TEST(StatusTable, EachTierOfStorageShowsItsBlocksHitsAndRates) {
   cost.set_in_memory(true);
   EXPECT_THAT(rows(), ElementsAre(ElementsAre("with", "memory", "3", "5", MatchesRegex("1.*/s"),
                                               "20%", "-", "-")));
+}
+
+TEST(StatusTable, APairHasNoRateBeforeItsTransfersTellOne) {
+  v1::GetStatusResponse status;
+  *status.add_nodes() = Node("a");
+  v1::NodePairStatus& pair = *status.add_links();
+  pair.set_from_node("a");
+  pair.set_to_node("b");
+  pair.set_bytes_per_second(213e9);
+  const auto shown = [&](int64_t samples, double error) {
+    pair.set_rate_samples(samples);
+    pair.set_rate_relative_error(error);
+    const std::vector<std::string> words =
+        absl::StrSplit(StatusLines(status).back().text, ' ', absl::SkipEmpty());
+    return absl::StrCat(words[words.size() - 2], " ", words.back());
+  };
+  EXPECT_EQ(shown(1, 1), "- -");
+  EXPECT_EQ(shown(7, 0.26), "- -");
+  EXPECT_EQ(shown(7, 0.25), "213GB/s 25%");
+  EXPECT_EQ(shown(8, 1), "213GB/s 100%");
 }
 
 TEST(StatusTable, AHotNodeStandsOutAndSaysWhy) {
