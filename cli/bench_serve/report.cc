@@ -18,26 +18,32 @@ std::string Row(const char* name, const Distribution& d) {
                          d.p99, d.max);
 }
 
+// One of a distribution's figures; "none" where nothing was measured.
+std::string Figure(const Distribution& d, double value) {
+  return d.count == 0 ? "none" : absl::StrFormat("%.2f", value);
+}
+
 // A line for each service tier, if requests named any.
 std::string TierRows(absl::Span<const TierSummary> tiers) {
   if (tiers.empty()) return "";
-  std::string text =
-      absl::StrFormat("\n%-22s %10s %10s %10s %10s %10s %10s %10s\n", "SERVICE TIER", "REQUESTS",
-                      "ANSWERED", "REFUSED", "TTFT P50", "TTFT P99", "ITL P50", "ITL P99");
+  std::string text = absl::StrFormat("\n%-22s %8s %8s %8s %8s %9s %10s %10s %10s %10s\n",
+                                     "SERVICE TIER", "REQUESTS", "ANSWERED", "REFUSED", "FAILED",
+                                     "CANCELLED", "TTFT P50", "TTFT P99", "ITL P50", "ITL P99");
   for (const TierSummary& tier : tiers)
-    absl::StrAppendFormat(&text, "%-22s %10d %10d %10d %10.2f %10.2f %10.2f %10.2f\n",
+    absl::StrAppendFormat(&text, "%-22s %8d %8d %8d %8d %9d %10s %10s %10s %10s\n",
                           OneLine(tier.name), tier.requests, tier.answered, tier.refused,
-                          tier.ttft.p50, tier.ttft.p99, tier.itl.p50, tier.itl.p99);
+                          tier.failed, tier.cancelled, Figure(tier.ttft, tier.ttft.p50),
+                          Figure(tier.ttft, tier.ttft.p99), Figure(tier.itl, tier.itl.p50),
+                          Figure(tier.itl, tier.itl.p99));
   return text;
 }
 
 router::Json TiersJson(absl::Span<const TierSummary> tiers) {
   router::Json json = router::Json::object();
   for (const TierSummary& tier : tiers)
-    json[tier.name] = {{"requests", tier.requests},
-                       {"answered", tier.answered},
-                       {"refused", tier.refused},
-                       {"ttft_ms", ToJson(tier.ttft)},
+    json[tier.name] = {{"requests", tier.requests},   {"answered", tier.answered},
+                       {"refused", tier.refused},     {"failed", tier.failed},
+                       {"cancelled", tier.cancelled}, {"ttft_ms", ToJson(tier.ttft)},
                        {"itl_ms", ToJson(tier.itl)}};
   return json;
 }

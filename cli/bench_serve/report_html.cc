@@ -83,19 +83,27 @@ std::string ResultRow(const char* name, const Distribution& d) {
       name, d.count, d.mean, d.p50, d.p90, d.p99, d.max);
 }
 
+// A cell with one of a distribution's figures; "none" where nothing was measured.
+std::string FigureCell(const Distribution& d, double value) {
+  return d.count == 0 ? "<td>none</td>" : absl::StrFormat("<td>%.2f</td>", value);
+}
+
 // A table of the service tiers, if requests named any.
 std::string TierTable(absl::Span<const TierSummary> tiers) {
   if (tiers.empty()) return "";
   std::string rows;
   for (const TierSummary& tier : tiers)
     absl::StrAppendFormat(&rows,
-                          "<tr><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%.2f</td>"
-                          "<td>%.2f</td><td>%.2f</td><td>%.2f</td></tr>\n",
+                          "<tr><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%d</td>"
+                          "<td>%d</td>%s%s%s%s</tr>\n",
                           XmlEscape(tier.name), tier.requests, tier.answered, tier.refused,
-                          tier.ttft.p50, tier.ttft.p99, tier.itl.p50, tier.itl.p99);
+                          tier.failed, tier.cancelled, FigureCell(tier.ttft, tier.ttft.p50),
+                          FigureCell(tier.ttft, tier.ttft.p99), FigureCell(tier.itl, tier.itl.p50),
+                          FigureCell(tier.itl, tier.itl.p99));
   return absl::StrCat(
       "<table>\n<tr><th>service tier</th><th>requests</th><th>answered</th><th>refused</th>"
-      "<th>TTFT p50, ms</th><th>p99</th><th>ITL p50, ms</th><th>p99</th></tr>\n",
+      "<th>failed</th><th>cancelled</th><th>TTFT p50, ms</th><th>p99</th><th>ITL p50, "
+      "ms</th><th>p99</th></tr>\n",
       rows, "</table>\n");
 }
 

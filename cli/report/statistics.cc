@@ -21,8 +21,12 @@ std::vector<TierSummary> SummarizeTiers(absl::Span<const RequestRecord> records)
     if (record.service_tier.empty()) continue;
     Times& tier = tiers[record.service_tier];
     ++tier.summary.requests;
-    tier.summary.refused += record.refused() ? 1 : 0;
-    if (!record.ok()) continue;
+    if (!record.ok()) {
+      ++(record.cancelled   ? tier.summary.cancelled
+         : record.refused() ? tier.summary.refused
+                            : tier.summary.failed);
+      continue;
+    }
     ++tier.summary.answered;
     if (record.first_token.has_value()) tier.ttft.push_back(record.ttft_ms());
     tier.itl.insert(tier.itl.end(), record.gaps_ms.begin(), record.gaps_ms.end());

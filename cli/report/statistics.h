@@ -65,7 +65,8 @@ bool Meets(const RequestRecord& record, const Objectives& objectives);
 // Of the requests that named one service tier.
 struct TierSummary {
   std::string name;
-  int64_t requests = 0, answered = 0, refused = 0;
+  // Requests are the sum of the others.
+  int64_t requests = 0, answered = 0, refused = 0, failed = 0, cancelled = 0;
   Distribution ttft, itl;  // milliseconds, of answered requests
 };
 

@@ -13,6 +13,7 @@
 #include <random>
 #include <sstream>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/report/chart.h"
 #include "cli/report/statistics.h"
@@ -188,6 +189,31 @@ TEST(Report, JsonHoldsTheFigures) {
   EXPECT_FALSE(none["summary"].contains("service_tiers"));
 }
 
+TEST(Report, ATiersRequestsAddUpAndWhatWasNotMeasuredIsNone) {
+  LoadReport report;
+  report.records = {Failed(0, "HTTP 429", "late"), Failed(1, "HTTP 500", "?"),
+                    Failed(2, "timeout", "?"), Failed(3, "", "")};
+  report.records[3].cancelled = true;
+  for (RequestRecord& record : report.records) record.service_tier = "flex";
+  const auto row = [&report] {
+    report.summary = Summarize(report.records, absl::Seconds(1), {});
+    const std::string table = FormatLoadTable(report);
+    const size_t at = table.find("\nflex") + 1;
+    const std::vector<std::string> words =
+        absl::StrSplit(table.substr(at, table.find('\n', at) - at), ' ', absl::SkipEmpty());
+    return absl::StrJoin(words, " ");
+  };
+  EXPECT_EQ(row(), "flex 4 0 1 2 1 none none none none");
+  EXPECT_THAT(FormatLoadHtml(report), HasSubstr("<td>1</td><td>none</td><td>none</td>"));
+  // One answer of one token: it has a first token, and no gap.
+  report.records.push_back(Answered(4, 11, 20, 50, {}));
+  report.records.back().service_tier = "flex";
+  EXPECT_EQ(row(), "flex 5 1 1 2 1 10.00 10.00 none none");
+  const auto json = nlohmann::json::parse(FormatLoadJson(report), nullptr, false);
+  EXPECT_EQ(json["summary"]["service_tiers"]["flex"]["failed"], 2);
+  EXPECT_EQ(json["summary"]["service_tiers"]["flex"]["cancelled"], 1);
+}
+
 TEST(Report, CsvHasALineForEachRequest) {
   const LoadReport report = HostileReport();
   const std::string csv = FormatLoadCsv(report.records);
@@ -231,7 +257,10 @@ TEST(Report, TheTableSaysWhatMatters) {
   EXPECT_THAT(table, HasSubstr("no coordinated omission"));
   EXPECT_THAT(table, HasSubstr("goodput"));
   EXPECT_THAT(table, HasSubstr("1 x HTTP 429"));
-  EXPECT_THAT(table, HasSubstr("\nflex                            1          0          1 "));
+  EXPECT_THAT(
+      table,
+      HasSubstr(
+          "\nflex                          1        0        1        0         0       none "));
   EXPECT_THAT(FormatLoadHtml(HostileReport()),
               HasSubstr("<tr><td>flex</td><td>1</td><td>0</td><td>1</td>"));
 }
