@@ -183,12 +183,23 @@ class BenchServeCommand final : public Command {
     if (!target_options_.chat && workload_.turns > 1) {
       return absl::InvalidArgumentError("--turns needs --endpoint=chat");
     }
+    RETURN_IF_ERROR(CheckPrefix());
     if (target_options_.chat) prompt_form_ = "text";
     RETURN_IF_ERROR(CheckOutputs(results_.files()));
     workload_.as_text = prompt_form_ == "text";
     workload_.seed = load_.seed = static_cast<uint64_t>(seed_);
     ASSIGN_OR_RETURN(load_.service_mix, sim::ServiceMix::ParseNames(service_mix_, load_.seed));
     return absl::OkStatus();
+  }
+
+  // A shared prefix is a part of each prompt, except in conversations and of prompts of a file.
+  absl::Status CheckPrefix() const {
+    const int32_t shared = workload_.shared_prefix_tokens;
+    const bool apart = target_options_.chat || workload_.sharegpt_like || !prompts_.empty();
+    if (apart || shared == 0 || shared < workload_.prompt_tokens.min) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--shared-prefix-tokens ", shared, ": expected fewer than the ",
+        workload_.prompt_tokens.min, " of the shortest prompt, --prompt-tokens ", prompt_tokens_));
   }
 
   absl::Status Measure() {

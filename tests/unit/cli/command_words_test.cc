@@ -73,5 +73,23 @@ TEST(CommandWords, SimNamesEachWordThatMayFollow) {
   EXPECT_THAT(Tandem({"sim", "--help"}).out, HasSubstr("[shrink | trace FILE]"));
 }
 
+TEST(CommandWords, ASharedPrefixIsShorterThanItsPrompt) {
+  // No process listens on port 1.
+  const auto serve = [](const std::string& prompts, const std::string& shared,
+                        const std::string& endpoint) {
+    return Tandem({"bench", "serve", "--target=http://127.0.0.1:1", "--requests=1",
+                   "--prompt-tokens=" + prompts, "--shared-prefix-tokens=" + shared,
+                   "--endpoint=" + endpoint});
+  };
+  for (const char* prompts : {"100", "64..500"}) {
+    const Outcome longer = serve(prompts, "100", "completions");
+    EXPECT_EQ(longer.code, 2) << prompts;
+    EXPECT_THAT(longer.err, HasSubstr("--shared-prefix-tokens 100: expected fewer"));
+    EXPECT_THAT(longer.err, HasSubstr(absl::StrCat("--prompt-tokens ", prompts)));
+  }
+  EXPECT_EQ(serve("100", "99", "completions").code, 1);
+  EXPECT_EQ(serve("100", "100", "chat").code, 1) << "there it is a message of its own";
+}
+
 }  // namespace
 }  // namespace tandem::cli
