@@ -2,10 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/client/api_key.h"
+#include "cli/client/call_error.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "tandem/v1/client.grpc.pb.h"
@@ -83,7 +82,7 @@ class ClientImpl final : public Client {
       reader->Finish();
       return absl::OkStatus();
     }
-    return Explain(reader->Finish());
+    return Explain(reader->Finish(), cancellation.cancelled());
   }
 
   absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) override {
@@ -100,7 +99,7 @@ class ClientImpl final : public Client {
     grpc::ClientContext context;
     const Attachment attached(cancellation, [&context] { context.TryCancel(); });
     return Call<v1::GetModelResponse>(&v1::Tandem::Stub::GetModel, v1::GetModelRequest(),
-                                      kUnaryTimeout, context);
+                                      kUnaryTimeout, context, &cancellation);
   }
   absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration timeout) override {
     return Call<v1::GetStatusResponse>(&v1::Tandem::Stub::GetStatus, v1::GetStatusRequest(),
@@ -134,28 +133,23 @@ class ClientImpl final : public Client {
   absl::StatusOr<Response> Call(grpc::Status (v1::Tandem::Stub::*method)(grpc::ClientContext*,
                                                                          const Request&, Response*),
                                 const Request& request, absl::Duration timeout,
-                                grpc::ClientContext& context) {
+                                grpc::ClientContext& context,
+                                const Cancellation* cancellation = nullptr) {
     AddApiKey(context, api_key_);
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     Response response;
-    const absl::Status status = Explain((stub_.get()->*method)(&context, request, &response));
+    const grpc::Status called = (stub_.get()->*method)(&context, request, &response);
+    const absl::Status status =
+        Explain(called, cancellation != nullptr && cancellation->cancelled());
     if (!status.ok()) return status;
     return response;
   }
 
-  // Adds the router's address to errors that are not about the request, and says what to do where
-  // no router answers or a key is missing.
-  absl::Status Explain(const grpc::Status& status) const {
+  // `cancelled`: by this client's user, who knows why the call ended.
+  absl::Status Explain(const grpc::Status& status, bool cancelled) const {
     const absl::Status plain = rpc::FromGrpc(status);
-    if (absl::IsUnauthenticated(plain) && api_key_.empty())
-      return absl::UnauthenticatedError("--api-key is missing: this router requires keys");
-    if (absl::IsUnavailable(plain) && absl::StrContains(plain.message(), "Connection refused")) {
-      return absl::UnavailableError(
-          absl::StrCat("router at ", router_,
-                       ": none answers there, the connection was refused; `tandem up` starts one"));
-    }
-    if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
-    return absl::Status(plain.code(), absl::StrCat("router at ", router_, ": ", plain.message()));
+    if (cancelled && absl::IsCancelled(plain)) return plain;
+    return ExplainCallError(router_, !api_key_.empty(), plain);
   }
 
   const std::string router_, api_key_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "cli/client/client.h"
 #include "common/config/schema.h"
 
@@ -17,12 +18,19 @@ struct RouterAccess {
   ClientOptions options;
 };
 
+// A value of --router; the error's message follows "expected ".
+inline absl::Status CheckRouter(const std::string& text) {
+  if (absl::StrContains(text, "://"))
+    return absl::InvalidArgumentError("a port or host:port of gRPC, without http:// or the like");
+  return config::CheckAddress(text);
+}
+
 // The flags router, api-key, tls-ca, tls-cert and tls-key, under the heading `group` (may be
 // empty).
 inline void RegisterRouterAccess(config::Schema& schema, RouterAccess& access,
                                  const std::string& group = "") {
   schema.Add("router", &access.router, "Address of a router, port or host:port.",
-             {.group = group, .check = config::CheckAddress, .normalise = config::CompleteAddress});
+             {.group = group, .check = CheckRouter, .normalise = config::CompleteAddress});
   schema.Add("api-key", &access.options.api_key, "Key for routers that require one.",
              {.group = group, .secret = true});
   schema.Add("tls-ca", &access.options.tls.authorities,

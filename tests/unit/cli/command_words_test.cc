@@ -91,5 +91,11 @@ TEST(CommandWords, ASharedPrefixIsShorterThanItsPrompt) {
   EXPECT_EQ(serve("100", "100", "chat").code, 1) << "there it is a message of its own";
 }
 
+TEST(CommandWords, ARouterIsNoUrl) {
+  const Outcome status = Tandem({"status", "--router=http://localhost:1"});
+  EXPECT_EQ(status.code, 2);
+  EXPECT_THAT(status.err, HasSubstr("without http://"));
+}
+
 }  // namespace
 }  // namespace tandem::cli
