@@ -43,6 +43,12 @@ class PullCommand final : public Command {
       ReportError(schema_, absl::InvalidArgumentError("expected NAME"));
       return config::kExitUsage;
     }
+    if (model::IsKnownModel(names[0])) {
+      ReportError(schema_,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      names[0], " is not on a hub: ", model::HowToGetKnownModel(names[0]))));
+      return config::kExitUsage;
+    }
     const absl::Status status = Pull(names[0], env);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
@@ -99,7 +105,8 @@ class ModelsCommand final : public Command {
       absl::PrintF("%s\n", list.dump(2));
       return absl::OkStatus();
     }
-    if (models.empty() && known.empty()) absl::PrintF("no models; tandem pull brings one\n");
+    if (models.empty() && known.empty())
+      absl::PrintF("no models; tandem pull hf:ORG/NAME brings one\n");
     for (const model::StoredModel& model : models)
       PrintModel(model.bytes(), model.name, model.path());
     for (const model::KnownModelFile& file : known)

@@ -1,6 +1,8 @@
 #include "common/model/model_path.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -22,6 +24,16 @@ constexpr KnownModel kKnownModels[] = {
 };
 
 }  // namespace
+
+bool IsKnownModel(absl::string_view name) {
+  return std::any_of(std::begin(kKnownModels), std::end(kKnownModels),
+                     [&](const KnownModel& known) { return known.name == name; });
+}
+
+std::string HowToGetKnownModel(absl::string_view name) {
+  return absl::StrCat("fetch it with scripts/fetch_model.py ", name,
+                      " of Tandem's source tree, or another model with tandem pull hf:ORG/NAME");
+}
 
 std::vector<KnownModelFile> KnownModelsIn(const std::string& models_folder) {
   std::vector<KnownModelFile> found;
@@ -59,9 +71,8 @@ absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
     if (known.name != name_or_path) continue;
     const std::string path = absl::StrCat(ModelsFolder(env), "/", known.file);
     if (std::filesystem::exists(path, ignored)) return path;
-    return absl::NotFoundError(absl::StrCat("model ", name_or_path, " is not at ", path,
-                                            ": fetch it with scripts/fetch_model.py ",
-                                            name_or_path));
+    return absl::NotFoundError(absl::StrCat("model ", name_or_path, " is not at ", path, ": ",
+                                            HowToGetKnownModel(name_or_path)));
   }
   if (std::filesystem::exists(name_or_path, ignored)) return name_or_path;
   return absl::NotFoundError(

@@ -18,6 +18,11 @@ namespace tandem::model {
 absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
                                              const std::map<std::string, std::string>& env);
 
+// Whether scripts/fetch_model.py knows a model of this name.
+bool IsKnownModel(absl::string_view name);
+// How to get a model that IsKnownModel knows, such as "fetch it with ...".
+std::string HowToGetKnownModel(absl::string_view name);
+
 // One of the names that scripts/fetch_model.py knows, and its file below `models_folder`.
 struct KnownModelFile {
   std::string name;

@@ -88,7 +88,7 @@ class Pull(unittest.TestCase):
         code, output = self.tandem("models", "--remove", "smollm2")
         self.assertEqual((code, output), (0, "smollm2: removed, 5.1 kB\n"))
         self.assertEqual(sorted(path.name for path in folder.iterdir()), sorted(others))
-        self.assertIn("no models; tandem pull brings one", self.tandem("models")[1])
+        self.assertIn("no models; tandem pull hf:ORG/NAME brings one", self.tandem("models")[1])
 
     def test_the_needed_files_come(self):
         code, output = self.pull()

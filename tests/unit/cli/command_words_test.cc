@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/command_line/commands.h"
+#include "common/model/model_path.h"
 
 namespace tandem::cli {
 namespace {
@@ -71,6 +72,17 @@ TEST(CommandWords, SimNamesEachWordThatMayFollow) {
   EXPECT_EQ(sim.code, 2);
   EXPECT_THAT(sim.err, HasSubstr("'foo', expected shrink, trace or nothing"));
   EXPECT_THAT(Tandem({"sim", "--help"}).out, HasSubstr("[shrink | trace FILE]"));
+}
+
+TEST(CommandWords, KnownModelsAreFetchedByTheScriptWhereverTheyAreNamed) {
+  const Environment env = {
+      {"TANDEM_MODELS", absl::StrCat(::testing::TempDir(), "no_models_", ::getpid())}};
+  const std::string how = "fetch it with scripts/fetch_model.py smollm2 of Tandem's source tree";
+  const Outcome pull = Tandem({"pull", "smollm2"}, env);
+  EXPECT_EQ(pull.code, 2);
+  EXPECT_THAT(pull.err, HasSubstr(how));
+  EXPECT_THAT(model::ResolveModelPath("smollm2", env).status().ToString(), HasSubstr(how));
+  EXPECT_THAT(Tandem({"models"}, env).out, HasSubstr("tandem pull hf:ORG/NAME brings one"));
 }
 
 TEST(CommandWords, ASharedPrefixIsShorterThanItsPrompt) {
