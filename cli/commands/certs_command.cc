@@ -13,6 +13,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/certs/authority.h"
@@ -147,7 +148,7 @@ class CertsCommand final : public Command {
   }
 
   absl::Status List() const {
-    std::printf("%-16s %-20s  %s\n", "FILE", "VALID UNTIL", "NAMES");
+    std::string text = absl::StrFormat("%-16s %-20s  %s\n", "FILE", "VALID UNTIL", "NAMES");
     std::vector<std::string> files = {"ca.crt"};
     for (const rpc::PeerRole role : kRoles)
       files.push_back(absl::StrCat(rpc::RoleName(role), "/tls.crt"));
@@ -160,10 +161,11 @@ class CertsCommand final : public Command {
       std::vector<std::string> names = found->uris;
       names.insert(names.end(), found->names.begin(), found->names.end());
       if (names.empty()) names = {found->common_name};
-      std::printf("%-16s %-20s  %s\n", file.c_str(),
-                  absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", found->end, absl::UTCTimeZone()).c_str(),
-                  absl::StrJoin(names, " ").c_str());
+      absl::StrAppendFormat(&text, "%-16s %-20s  %s\n", file,
+                            absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", found->end, absl::UTCTimeZone()),
+                            absl::StrJoin(names, " "));
     }
+    std::fputs(text.c_str(), stdout);
     return absl::OkStatus();
   }
 

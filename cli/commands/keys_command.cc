@@ -209,6 +209,7 @@ class KeysCommand final : public Command {
     ASSIGN_OR_RETURN(const std::string key, NewKey());
     ASSIGN_OR_RETURN(const LockedKeysFile file, LockedKeysFile::Open(file_, /*make=*/true));
     std::string text = file.Read();
+    RETURN_IF_ERROR(Parse(text).status());
     if (!text.empty() && text.back() != '\n') text += '\n';
     absl::StrAppend(&text, tenant, " ", router::Sha256Hex(key));
     for (const std::string& given : settings_) {
@@ -217,7 +218,12 @@ class KeysCommand final : public Command {
         absl::StrAppend(&text, absl::StrContains(one, '=') ? " " : ",", one);
     }
     text += '\n';
-    RETURN_IF_ERROR(Parse(text).status());
+    if (const auto parsed = router::ParseKeysFile(text, nullptr); !parsed.ok()) {
+      // The error is of the new line, whose number means nothing to the user.
+      const absl::string_view message = parsed.status().message();
+      return absl::InvalidArgumentError(
+          absl::StrCat("--set ", message.substr(message.find(": ") + 2)));
+    }
     std::fprintf(stderr, "The key of %s, which is shown this once:\n", tenant.c_str());
     // First: a line in the file is of no use where its key was not shown.
     if (std::printf("%s\n", key.c_str()) < 0 || std::fflush(stdout) != 0)

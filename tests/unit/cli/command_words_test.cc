@@ -74,6 +74,13 @@ TEST(CommandWords, SimNamesEachWordThatMayFollow) {
   EXPECT_THAT(Tandem({"sim", "--help"}).out, HasSubstr("[shrink | trace FILE]"));
 }
 
+TEST(CommandWords, CertificatesOfNoFolderAreNoTable) {
+  const Outcome certs = Tandem({"certs", "list", "--folder=/nowhere/certs"});
+  EXPECT_EQ(certs.code, 1);
+  EXPECT_THAT(certs.out, IsEmpty());
+  EXPECT_THAT(certs.err, HasSubstr("/nowhere/certs/ca.crt: cannot be read"));
+}
+
 TEST(CommandWords, KnownModelsAreFetchedByTheScriptWhereverTheyAreNamed) {
   const Environment env = {
       {"TANDEM_MODELS", absl::StrCat(::testing::TempDir(), "no_models_", ::getpid())}};

@@ -76,6 +76,24 @@ TEST_F(KeysCommandFiles, ALinkToNoFileYetGetsOne) {
   EXPECT_EQ(StatOf(real_).st_mode & 0777, 0600u);
 }
 
+// Not the file, whose lines are right.
+TEST_F(KeysCommandFiles, AWrongSettingIsBlamedOnItsFlag) {
+  ASSERT_EQ(Keys({"add", "alice"}, real_), 0);
+  const std::string before = TextOf(real_);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Keys({"add", "bob", "--set=foo=1"}, real_), 1);
+  const std::string error = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(absl::StrContains(error, "--set \"foo=1\", expected ")) << error;
+  EXPECT_FALSE(absl::StrContains(error, real_.string())) << error;
+  EXPECT_EQ(TextOf(real_), before);
+  // A line of the file that is wrong is the file's.
+  std::ofstream(real_, std::ios::app) << "nonsense\n";
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Keys({"add", "bob", "--set=foo=1"}, real_), 1);
+  const std::string of_file = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(absl::StrContains(of_file, absl::StrCat(real_.string(), ":2: "))) << of_file;
+}
+
 // What is no file cannot be replaced by one.
 TEST_F(KeysCommandFiles, WhatIsNoRegularFileIsRefused) {
   EXPECT_EQ(Keys({"list"}, "/dev/null"), 1);
