@@ -274,6 +274,7 @@ class CurlDownloader final : public Downloader {
       if (++in_vain >= options_.attempts) return status;
       const absl::Duration wait =
           std::min(std::max(pause, asked.value_or(pause)), options_.wait_max);
+      if (options_.on_retry) options_.on_retry({status, wait, in_vain + 1, options_.attempts});
       if (!options_.wait(wait)) return absl::CancelledError("interrupted");
       pause *= 2;
     }

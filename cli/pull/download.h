@@ -20,6 +20,14 @@
 
 namespace tandem::cli {
 
+// A try failed, and another follows.
+struct Retry {
+  absl::Status status;  // why it failed
+  absl::Duration wait;  // until the next try
+  int next = 0;         // which of `attempts` in a row that is
+  int attempts = 0;
+};
+
 struct DownloadOptions {
   // Sent to `token_host` only ("host" or "host:port" of the first URL), and to no host that it
   // redirects to. Empty: none.
@@ -30,6 +38,8 @@ struct DownloadOptions {
   absl::Duration stall = absl::Seconds(30);             // without a byte: the connection is broken
   // Waits; false: give up.
   std::function<bool(absl::Duration)> wait;
+  // Told before each wait for another try; may be empty.
+  std::function<void(const Retry&)> on_retry;
 };
 
 struct RemoteFile {

@@ -60,6 +60,17 @@ void DownloadProgress::Show(const std::string& file, int64_t bytes) {
   std::fflush(stderr);
 }
 
+std::string RetryText(const Retry& retry) {
+  return absl::StrCat(retry.status.message(), "; trying again in ",
+                      absl::FormatDuration(retry.wait), " (", retry.next, " of ", retry.attempts,
+                      ")");
+}
+
+void ShowRetry(const Retry& retry) {
+  absl::FPrintF(stderr, "%s%s\n", isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", RetryText(retry));
+  std::fflush(stderr);
+}
+
 void DownloadProgress::FileEnds(int64_t bytes) { before_ += bytes; }
 
 void DownloadProgress::Clear() {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "cli/pull/download.h"
 
 namespace tandem::cli {
 
@@ -33,6 +34,11 @@ class DownloadProgress {
   int64_t before_ = 0;  // of files that have ended
   absl::Time began_, next_;
 };
+
+// "URL: the reason; trying again in 2s (2 of 6)".
+std::string RetryText(const Retry& retry);
+// Shows that on standard error as a line of its own, in place of a terminal's progress line.
+void ShowRetry(const Retry& retry);
 
 // "12.3 MB".
 std::string BytesText(int64_t bytes);

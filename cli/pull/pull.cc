@@ -228,6 +228,7 @@ absl::StatusOr<model::StoredModel> PullModel(const std::string& name,
   DownloadOptions download;
   download.wait = options.wait;
   download.attempts = static_cast<int>(options.attempts);
+  if (options.progress) download.on_retry = [](const Retry& retry) { ShowRetry(retry); };
   if (!parsed.is_repository()) {
     ASSIGN_OR_RETURN(const auto downloader, Downloader::Create(std::move(download)));
     const RepositoryFile file{.name = parsed.file,
