@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
@@ -28,6 +29,11 @@ constexpr std::array<absl::string_view, 17> kAnnotations = {
     "$schema",       "$defs",         "definitions", "deprecated",      "readOnly",
     "writeOnly",     "$anchor",       "$vocabulary", "contentEncoding", "contentMediaType",
     "contentSchema", "$dynamicAnchor"};
+// Annotations of OpenAPI and of editors, and what begins the names of OpenAPI's extensions.
+constexpr std::array<absl::string_view, 7> kForeignAnnotations = {
+    "discriminator",       "example",   "externalDocs",    "xml",
+    "markdownDescription", "enumNames", "propertyOrdering"};
+constexpr absl::string_view kExtension = "x-";
 // Keywords that Flattener::Add handles, or that are read together with another keyword.
 constexpr std::array<absl::string_view, 6> kElsewhere = {
     "$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties"};
@@ -35,6 +41,11 @@ constexpr std::array<absl::string_view, 6> kElsewhere = {
 template <typename List>
 bool Contains(const List& list, absl::string_view key) {
   return std::find(list.begin(), list.end(), key) != list.end();
+}
+
+bool IsAnnotation(absl::string_view key) {
+  return Contains(kAnnotations, key) || Contains(kForeignAnnotations, key) ||
+         absl::StartsWith(key, kExtension);
 }
 
 uint8_t TypeNamed(const std::string& name) {
@@ -70,7 +81,7 @@ absl::StatusOr<int64_t> Count(const Document& document, const Json& schema, cons
 absl::StatusOr<Flat> Flattener::ReadKeywords(const Json& schema) {
   Flat flat;
   for (const auto& [key, value] : schema.items()) {
-    if (Contains(kAnnotations, key) || Contains(kElsewhere, key)) continue;
+    if (IsAnnotation(key) || Contains(kElsewhere, key)) continue;
     if (!budget_.Spend(value.is_array() ? value.size() : 1)) return budget_.status();
     RETURN_IF_ERROR(ReadKeyword(schema, key, value, flat));
   }
