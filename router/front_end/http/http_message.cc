@@ -1,12 +1,15 @@
 #include "router/front_end/http/http_message.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/runtime/clock.h"
 
 namespace tandem::router {
 namespace {
 
 std::string CommonHead(const HttpReply& reply, bool keep_alive) {
   std::string head = absl::StrCat("HTTP/1.1 ", reply.status, " ", ReasonPhrase(reply.status),
+                                  "\r\ndate: ", HttpDate(RealClock().Now()),
                                   "\r\ncontent-type: ", reply.content_type, "\r\n");
   for (const auto& [name, value] : reply.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
   if (!keep_alive) absl::StrAppend(&head, "connection: close\r\n");
@@ -14,6 +17,10 @@ std::string CommonHead(const HttpReply& reply, bool keep_alive) {
 }
 
 }  // namespace
+
+std::string HttpDate(absl::Time time) {
+  return absl::FormatTime("%a, %d %b %E4Y %H:%M:%S GMT", time, absl::UTCTimeZone());
+}
 
 absl::string_view ReasonPhrase(int status) {
   switch (status) {

@@ -1,5 +1,5 @@
 // One HTTP request and one whole reply, as plain values without any server library.
-// Thread safety: plain values and pure functions. Owner: the connection, then the handler.
+// Thread safety: plain values; functions without a state. Owner: the connection, then the handler.
 #pragma once
 
 #include <string>
@@ -37,13 +37,15 @@ struct HttpReply {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  HttpHeaders headers;  // besides content-type, content-length and connection
+  HttpHeaders headers;  // besides date, content-type, content-length and connection
   std::string error;    // of a refusal: what was wrong; `body` says it in OpenAI's form
 };
 
 // "Not Found" for 404.
 absl::string_view ReasonPhrase(int status);
-// Status line and headers of a reply whose body is `reply.body`.
+// "Sun, 06 Nov 1994 08:49:37 GMT": a time as the header `date` has it.
+std::string HttpDate(absl::Time time);
+// Status line and headers of a reply whose body is `reply.body`, made now.
 std::string ReplyHead(const HttpReply& reply, bool keep_alive);
 // The same for a body of unknown length: chunked, or ended by closing.
 std::string StreamHead(const HttpReply& reply, bool keep_alive, bool chunked);

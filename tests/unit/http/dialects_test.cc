@@ -1,7 +1,10 @@
 // Goal: endpoints of every dialect answer in its form: also to requests that cannot be read, to
-// names that are not served, and about what the fleet holds.
+// names that are not served, and about what the fleet holds. Each answer has its date, and pages
+// may read the headers that the router sends.
 #include <gmock/gmock.h>
 
+#include "absl/strings/str_split.h"
+#include "router/front_end/http/http_message.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/http/front_end_parts.h"
@@ -13,6 +16,7 @@ using ::tandem::testing::Ask;
 using ::tandem::testing::GetOf;
 using ::tandem::testing::HttpAnswer;
 using ::tandem::testing::PostOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr int64_t kFleetTokens = 4096;  // as StartHttp says
@@ -72,6 +76,18 @@ TEST_F(Dialects, PagesMayReadWhyARequestCouldNotBeRead) {
                        "origin: https://page.example\r\ncontent-length: 20001\r\n\r\n"));
   EXPECT_EQ(answer.status, 413);
   EXPECT_EQ(answer.Header("access-control-allow-origin"), "https://page.example");
+}
+
+TEST_F(Dialects, EachAnswerHasItsDate) {
+  EXPECT_EQ(HttpDate(absl::FromUnixSeconds(784111777)), "Sun, 06 Nov 1994 08:49:37 GMT");
+  for (const std::string& request :
+       {GetOf("/version"), GetOf("/none"), std::string("\x01\x02\r\n\r\n"),
+        PostOf("/v1/completions", "{}")}) {
+    const std::string date(Ask(http_->address(), request).Header("date"));
+    absl::Time time;
+    EXPECT_TRUE(absl::ParseTime("%a, %d %b %E4Y %H:%M:%S GMT", date, &time, nullptr)) << request;
+    EXPECT_EQ(date, HttpDate(time));
+  }
 }
 
 TEST_F(Dialects, WhatHasNoPathIsRefusedInOpenAIsForm) {
