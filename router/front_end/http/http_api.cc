@@ -308,7 +308,8 @@ HttpHeaders HttpApi::HeadersOf(const Call& call) {
   if (!call.traceparent.empty()) headers.emplace_back("traceparent", call.traceparent);
   if (call.allow_origin.empty()) return headers;
   headers.emplace_back("access-control-allow-origin", call.allow_origin);
-  headers.emplace_back("access-control-expose-headers", "x-request-id, retry-after");
+  headers.emplace_back("access-control-expose-headers",
+                       "x-request-id, request-id, traceparent, retry-after");
   if (call.allow_origin != "*") headers.emplace_back("vary", "origin");
   return headers;
 }

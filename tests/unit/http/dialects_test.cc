@@ -78,6 +78,21 @@ TEST_F(Dialects, PagesMayReadWhyARequestCouldNotBeRead) {
   EXPECT_EQ(answer.Header("access-control-allow-origin"), "https://page.example");
 }
 
+TEST_F(Dialects, PagesMayReadTheHeadersOfAnAnswer) {
+  const HttpAnswer answer = Ask(
+      http_->address(), PostOf("/v1/messages", "{}",
+                               "origin: https://page.example\r\nanthropic-version: 2023-06-01\r\n"
+                               "traceparent: 00-0af7651916cd43dd8448eb211c80319c-"
+                               "b7ad6b7169203331-01\r\n"));
+  const std::vector<std::string> shown =
+      absl::StrSplit(answer.Header("access-control-expose-headers"), ", ");
+  for (const char* name : {"x-request-id", "request-id", "traceparent"}) {
+    EXPECT_NE(answer.Header(name), "") << name;
+    EXPECT_THAT(shown, Contains(name));
+  }
+  EXPECT_THAT(shown, Contains("retry-after"));
+}
+
 TEST_F(Dialects, EachAnswerHasItsDate) {
   EXPECT_EQ(HttpDate(absl::FromUnixSeconds(784111777)), "Sun, 06 Nov 1994 08:49:37 GMT");
   for (const std::string& request :
