@@ -17,13 +17,16 @@ constexpr char kResponsesPath[] = "/v1/responses";
 constexpr char kInputTokensPath[] = "/v1/responses/input_tokens";
 constexpr char kKeptResponsePath[] = "/v1/responses/ID";
 constexpr char kCancelResponsePath[] = "/v1/responses/ID/cancel";
+// An endpoint of OpenAI's that is not served. It is no response's id.
+constexpr char kCompactPath[] = "/v1/responses/compact";
 
 // The path under which the table has this one: names and ids are no part of it.
 absl::string_view RoutePath(absl::string_view path) {
   if (absl::StartsWith(path, "/v1/models/")) return kOneModelPath;
   if (absl::StartsWith(path, "/traces/")) return kOneTracePath;
   if (absl::StartsWith(path, "/page/")) return kPageFilePath;
-  if (path == kInputTokensPath || !absl::StartsWith(path, absl::StrCat(kResponsesPath, "/"))) {
+  if (path == kInputTokensPath || path == kCompactPath ||
+      !absl::StartsWith(path, absl::StrCat(kResponsesPath, "/"))) {
     return path;
   }
   const absl::string_view rest = path.substr(sizeof(kResponsesPath));

@@ -105,6 +105,17 @@ TEST_F(Dialects, EachAnswerHasItsDate) {
   }
 }
 
+// It is no response that is named so.
+TEST_F(Dialects, CompactingIsNotServed) {
+  for (const std::string& request :
+       {PostOf("/v1/responses/compact", "{}"), GetOf("/v1/responses/compact")}) {
+    const HttpAnswer answer = Ask(http_->address(), request);
+    EXPECT_EQ(answer.status, 404);
+    EXPECT_THAT(answer.body, HasSubstr("no such path: /v1/responses/compact"));
+  }
+  EXPECT_EQ(Post("/v1/responses/compacted", "{}").status, 405);
+}
+
 TEST_F(Dialects, WhatHasNoPathIsRefusedInOpenAIsForm) {
   const HttpAnswer answer = Ask(http_->address(), "\x01\x02\r\n\r\n");
   EXPECT_EQ(answer.status, 400);
