@@ -1,18 +1,34 @@
 #include "router/front_end/http/chat_format.h"
 
+#include <xxhash.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "router/front_end/http/logprobs_json.h"
 #include "router/front_end/http/tool_calls.h"
 
 namespace tandem::router {
 namespace {
 
+// OpenAI's API takes ids of calls of at most 40 characters: beside these there is room for "call_",
+// an answer's number of 3 digits and a call's of 6.
+constexpr size_t kCallIdStemMax = 24;
+
+// What the ids of an answer's calls begin with after "call_": the answer's id, or a hash of a long
+// one. It depends on that id alone, so that a continued answer has the same ids.
+std::string CallIdStem(absl::string_view answer_id) {
+  const absl::string_view stem = absl::StripPrefix(answer_id, "chatcmpl-");
+  if (stem.size() <= kCallIdStemMax) return std::string(stem);
+  return absl::StrCat(absl::Hex(XXH64(stem.data(), stem.size(), 0), absl::kZeroPad16));
+}
+
 class ChatFormat final : public AnswerFormat {
  public:
   ChatFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer)
-      : AnswerFormat(std::move(api), std::move(head), tokenizer) {
+      : AnswerFormat(std::move(api), std::move(head), tokenizer),
+        call_id_stem_(CallIdStem(head_.id)) {
     for (size_t i = 0; i < choices_.size(); ++i) {
       messages_.push_back({ToolCallFinder(api_)});
     }
@@ -83,9 +99,10 @@ class ChatFormat final : public AnswerFormat {
     }
     for (const ToolCall& call : pieces.calls) {
       const size_t number = message.calls.size();
-      message.calls.push_back({{"id", absl::StrCat("call_", head_.id, "_", index, "_", number)},
-                               {"type", "function"},
-                               {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+      message.calls.push_back(
+          {{"id", absl::StrCat("call_", call_id_stem_, "_", index, "_", number)},
+           {"type", "function"},
+           {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
       if (events == nullptr || !cursor_.NewEvent(index)) continue;
       Json sent = {{"index", number}};
       sent.update(message.calls.back());
@@ -129,6 +146,7 @@ class ChatFormat final : public AnswerFormat {
     return object;
   }
 
+  const std::string call_id_stem_;
   // Bound: n (128), fixed at construction.
   std::vector<Message> messages_;
 };

@@ -71,8 +71,8 @@ std::string Result(const std::string& id) {
   return JsonText(Json{{"role", "tool"}, {"tool_call_id", id}, {"content", "r"}});
 }
 
-constexpr char kOwn[] = "call_chatcmpl-0123456789abcdef0123456789abcdef_0_0";
-constexpr char kOther[] = "call_chatcmpl-0123456789abcdef0123456789abcdef_0_1";
+constexpr char kOwn[] = "call_0123456789abcdef_0_0";
+constexpr char kOther[] = "call_0123456789abcdef_0_1";
 
 TEST(CallIds, ThoseOfTheRouterAreShortenedByTheirPlace) {
   const auto assets = AssetsWith(kStrict);

@@ -1,7 +1,10 @@
-// Goal: white space between the calls of a chat's message is not its content, streamed or whole.
+// Goal: white space between the calls of a chat's message is not its content, streamed or whole;
+// ids of calls are short, differ, and are the same each time.
 #include "router/front_end/http/chat_format.h"
 
 #include <gmock/gmock.h>
+
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -16,13 +19,15 @@ constexpr char kToolChat[] = R"({"messages":[{"role":"user","content":"u"}],"too
     {"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"stream":)";
 
 // The events of the answer `text`, or its whole object.
-std::string Formatted(bool stream, const std::string& text, size_t piece) {
+std::string Formatted(bool stream, const std::string& text, size_t piece,
+                      const std::string& id = "id") {
   const std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
-  const Json body = ParseJsonBody(absl::StrCat(kToolChat, stream ? "true}" : "false}")).value();
+  const std::string how = stream ? R"(true,"stream_options":{"include_usage":true}})" : "false}";
+  const Json body = ParseJsonBody(kToolChat + how).value();
   ApiRequest api = ReadChat(body, *assets, absl::UnixEpoch(), false).value();
   api.prompts = api.requests.size();
   api.requests.clear();
-  const auto format = NewChatFormat(std::move(api), {"id", 0, "hash", "f"}, *assets->tokenizer);
+  const auto format = NewChatFormat(std::move(api), {id, 0, "hash", "f"}, *assets->tokenizer);
   std::string events;
   std::string* const to = stream ? &events : nullptr;
   v1::GenerateResponse part;
@@ -33,6 +38,7 @@ std::string Formatted(bool stream, const std::string& text, size_t piece) {
   }
   part.mutable_finished()->set_reason(v1::FINISH_REASON_STOP);
   format->Add(0, part, to);
+  if (stream) format->EndEvents(events);
   return stream ? events : format->ToJson();
 }
 
@@ -47,7 +53,9 @@ TEST(ChatFormat, BlanksBetweenCallsAreNotContent) {
     int contents = 0, calls = 0;
     for (const absl::string_view event :
          absl::StrSplit(Formatted(/*stream=*/true, text, piece), "\n\n", absl::SkipEmpty())) {
+      if (event == "data: [DONE]") continue;
       const Json read = ParseJsonBody(absl::StripPrefix(event, "data: ")).value();
+      if (read["choices"].empty()) continue;
       const Json& delta = read["choices"][0]["delta"];
       calls += delta.contains("tool_calls") ? 1 : 0;
       if (!delta.contains("content")) continue;
@@ -58,6 +66,34 @@ TEST(ChatFormat, BlanksBetweenCallsAreNotContent) {
     EXPECT_EQ(contents, 1);
     EXPECT_EQ(calls, 2);
   }
+}
+
+TEST(ChatFormat, IdsOfCallsHaveTheLengthThatOpenAIsApiTakes) {
+  const std::string call = "<tool_call>\n{\"name\":\"f\"}\n</tool_call>";
+  const auto ids_of = [&](const std::string& id) {
+    const std::string text = call + call;
+    const Json whole = ParseJsonBody(Formatted(/*stream=*/false, text, text.size(), id)).value();
+    std::vector<std::string> ids;
+    for (const Json& made : whole["choices"][0]["message"]["tool_calls"]) {
+      ids.push_back(made["id"].get<std::string>());
+    }
+    return ids;
+  };
+  const std::string own = "chatcmpl-0123456789abcdef0123456789abcdef";
+  std::set<std::string> all;
+  for (const std::string& id : {own, own + "0", std::string(128, 'x'), std::string(24, 'x'),
+                                std::string(25, 'x'), std::string("answer/1")}) {
+    const std::vector<std::string> ids = ids_of(id);
+    EXPECT_EQ(ids, ids_of(id)) << "a continued answer has the same";
+    ASSERT_EQ(ids.size(), 2u);
+    for (const std::string& made : ids) {
+      EXPECT_LE(made.size(), 40u) << made;
+      EXPECT_TRUE(all.insert(made).second) << made;
+      // Of 128 answers and a million calls.
+      EXPECT_LE(made.size() - std::string("0_0").size() + std::string("127_999999").size(), 40u);
+    }
+  }
+  EXPECT_EQ(ids_of("answer/1")[1], "call_answer/1_0_1");
 }
 
 }  // namespace
