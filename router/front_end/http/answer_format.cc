@@ -144,6 +144,8 @@ void AnswerFormat::BeginEvent(std::string& events) {
     absl::StrAppend(&event_begin_, ",\"object\":\"", chunk_name(),
                     "\",\"created\":", head_.created_s, ",\"model\":");
     AppendJsonString(head_.model, event_begin_);
+    event_begin_ += ",\"system_fingerprint\":";
+    AppendJsonString(head_.fingerprint, event_begin_);
     if (!service_tier_.empty())
       absl::StrAppend(&event_begin_, ",\"service_tier\":\"", service_tier_, "\"");
     event_begin_ += ",\"choices\":[{";
@@ -166,6 +168,7 @@ void AnswerFormat::EndEvents(std::string& events) {
                    {"object", chunk_name()},
                    {"created", head_.created_s},
                    {"model", head_.model},
+                   {"system_fingerprint", head_.fingerprint},
                    {"choices", Json::array()}};
     if (!service_tier_.empty()) object["service_tier"] = service_tier_;
     if (api_.include_usage) object["usage"] = UsageJson(usage_);

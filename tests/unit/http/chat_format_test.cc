@@ -1,5 +1,5 @@
 // Goal: white space between the calls of a chat's message is not its content, streamed or whole;
-// ids of calls are short, differ, and are the same each time.
+// ids of calls are short, differ, and are the same each time; every chunk has the fingerprint.
 #include "router/front_end/http/chat_format.h"
 
 #include <gmock/gmock.h>
@@ -55,6 +55,7 @@ TEST(ChatFormat, BlanksBetweenCallsAreNotContent) {
          absl::StrSplit(Formatted(/*stream=*/true, text, piece), "\n\n", absl::SkipEmpty())) {
       if (event == "data: [DONE]") continue;
       const Json read = ParseJsonBody(absl::StripPrefix(event, "data: ")).value();
+      EXPECT_EQ(read["system_fingerprint"], "f") << event;
       if (read["choices"].empty()) continue;
       const Json& delta = read["choices"][0]["delta"];
       calls += delta.contains("tool_calls") ? 1 : 0;
