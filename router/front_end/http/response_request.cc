@@ -5,7 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
@@ -229,15 +228,11 @@ Json ReadReasoning(Fields& fields) {
   return reasoning;
 }
 
-// Reads `include`. Log-probabilities are the only entry with an effect: the others name parts that
-// our answers never have.
+// Reads `include`. Log-probabilities are the only entry with an effect: the others, also names that
+// OpenAI's API does not have yet, stand for parts that our answers never have.
 void ReadInclude(Fields& fields, Json& chat) {
   for (const std::string& name : fields.Strings("include")) {
-    if (name == kLogprobs) {
-      chat["logprobs"] = true;
-    } else if (!absl::StrContains(name, '.')) {
-      fields.Fault("include", absl::StrCat("names such as \"", kLogprobs, "\""));
-    }
+    if (name == kLogprobs) chat["logprobs"] = true;
   }
 }
 

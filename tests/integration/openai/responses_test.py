@@ -324,7 +324,7 @@ class HashEngine(Strict, unittest.TestCase):
                 ("text.format.type", None, {"text": {"format": {"type": "xml"}}}),
                 ("metadata", None, {"metadata": {str(i): "" for i in range(17)}}),
                 ("metadata.a", None, {"metadata": {"a": "x" * 513}}),
-                ("include", None, {"include": ["everything"]}),
+                ("include", None, {"include": {}}),
                 ("top_logprobs", None, {"top_logprobs": 21})):
             for stream in (False, True):
                 with self.subTest(param=param, stream=stream), self.assertRaises(openai.BadRequestError) as caught:

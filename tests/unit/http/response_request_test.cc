@@ -202,6 +202,8 @@ TEST(Response, WhatIsRefusedIsNamed) {
       {R"("input":[{"type":"function_call","name":"f","call_id":"c"}])", "input[0].arguments: "},
       {R"("input":[{"type":"function_call_output","call_id":"c","output":"o"}])",
        "input[0].call_id: "},
+      {R"("include":[5])", "include[0]: 5"},
+      {R"("include":{})", "include: "},
       {R"("tools":[{"type":"mcp"}])", "tools[0].type: \"mcp\""},
       {R"("tools":[{"type":"function"}])", "tools[0].name: "},
       {R"("tools":[{"type":"function","name":"f","parameters":5}])", "tools[0].parameters: 5"},
@@ -228,6 +230,7 @@ TEST(Response, WhatIsRefusedIsNamed) {
     ASSERT_FALSE(api.ok()) << members;
     EXPECT_THAT(std::string(api.status().message()), StartsWith(message)) << members;
   }
+  EXPECT_OK(Response(R"("include":["x","reasoning.encrypted_content"])", true));
   EXPECT_OK(Response(R"("hot":1)"));
   EXPECT_THAT(Response(R"("hot":1)", true),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hot: unknown field")));
