@@ -59,13 +59,7 @@ absl::Status ReadToolCalls(Fields& fields, Json& message) {
     }
     Json& arguments = call["function"]["arguments"];
     if (arguments.is_string()) {
-      const std::string text = arguments.get<std::string>();
-      absl::StatusOr<Json> parsed = ParseJsonBody(text.empty() ? "{}" : text);
-      if (!parsed.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(path, ".function.arguments: ", parsed.status().message()));
-      }
-      arguments = *std::move(parsed);
+      arguments = ParseArguments(arguments.get<std::string>());
     } else if (!arguments.is_object()) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ".function.arguments: expected a JSON object as a string"));
@@ -137,6 +131,11 @@ absl::StatusOr<std::string> UpToMark(std::string text) {
 }
 
 }  // namespace
+
+Json ParseArguments(absl::string_view text) {
+  absl::StatusOr<Json> parsed = ParseJsonBody(text);
+  return parsed.ok() ? *std::move(parsed) : Json::object();
+}
 
 absl::Status CheckTools(Fields& fields, const Json& tools) {
   if (!tools.is_array()) {

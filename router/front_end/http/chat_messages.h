@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/model_assets.h"
@@ -23,5 +24,10 @@ absl::StatusOr<std::string> RenderMessages(Fields& fields, const ModelAssets& as
 // Checks that `tools` is a list of functions, each an object with a name and maybe a schema.
 // kInvalidArgument names the member: "tools[0].function: …".
 absl::Status CheckTools(Fields& fields, const Json& tools);
+
+// The arguments of a call that a conversation brings as text. An empty object where the text is not
+// one JSON object that ParseJsonBody takes: an answer's length or a stop string cuts calls off, and
+// clients send these back as they are.
+Json ParseArguments(absl::string_view text);
 
 }  // namespace tandem::router

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
+#include "router/front_end/http/chat_messages.h"
 #include "router/front_end/http/json_fields.h"
 
 namespace tandem::router {
@@ -87,25 +88,18 @@ absl::Status ItemReader::AddCall(const Json& item, const std::string& path) {
   const std::string id = fields.String("call_id").value_or("");
   const std::string name = fields.String("name").value_or("");
   const auto arguments = fields.String("arguments");
-  const std::string status = fields.String("status").value_or("");
+  fields.String("status");
   if (id.empty()) fields.Fault("call_id", "a string that is not empty");
   if (name.empty()) fields.Fault("name", "a function's name");
   if (!arguments.has_value()) fields.Fault("arguments", "a JSON object as a string");
   RETURN_IF_ERROR(fields.status());
-  absl::StatusOr<Json> parsed = ParseJsonBody(arguments->empty() ? "{}" : *arguments);
-  // A call that was cut off has the beginning of its arguments: it goes on as one without any.
-  if (!parsed.ok() && status == "incomplete") parsed = Json::object();
-  if (!parsed.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(fields.PathOf("arguments"), ": ", parsed.status().message()));
-  }
   if (messages_.empty() || messages_.back()["role"] != "assistant") {
     messages_.push_back({{"role", "assistant"}, {"content", ""}});
   }
   messages_.back()["tool_calls"].push_back(
       {{"id", id},
        {"type", "function"},
-       {"function", {{"name", name}, {"arguments", *std::move(parsed)}}}});
+       {"function", {{"name", name}, {"arguments", ParseArguments(*arguments)}}}});
   call_ids_.insert(id);
   return absl::OkStatus();
 }

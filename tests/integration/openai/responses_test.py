@@ -307,7 +307,7 @@ class HashEngine(Strict, unittest.TestCase):
                 ("input[0].call_id", None, {"input": [
                     {"type": "function_call_output", "call_id": "c", "output": "o"}]}),
                 ("input[0].arguments", None, {"input": [
-                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "no"}]}),
+                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": 5}]}),
                 ("tools[0].type", "unsupported_parameter", {"tools": [{"type": "web_search"}]}),
                 ("tool_choice.type", "unsupported_parameter", {"tool_choice": {"type": "web_search"}}),
                 ("tool_choice.name", None, {"tools": [FLIP], "tool_choice": {"type": "function", "name": "g"}}),

@@ -182,8 +182,7 @@ TEST(Response, GoesOnWithACallThatWasCutOff) {
     return ReadResponse(body, Assets(), absl::UnixEpoch(), reading);
   };
   EXPECT_OK(read("incomplete"));
-  EXPECT_THAT(read("completed"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                          StartsWith("previous_response_id: item 0.arguments: ")));
+  EXPECT_OK(read("completed")) << "some clients send it for all items";
 }
 
 TEST(Response, WhatIsRefusedIsNamed) {
@@ -202,6 +201,8 @@ TEST(Response, WhatIsRefusedIsNamed) {
       {R"("input":[{"type":"function_call","name":"f","call_id":"c"}])", "input[0].arguments: "},
       {R"("input":[{"type":"function_call_output","call_id":"c","output":"o"}])",
        "input[0].call_id: "},
+      {R"("input":[{"type":"function_call","name":"f","call_id":"c","arguments":{}}])",
+       "input[0].arguments: "},
       {R"("include":[5])", "include[0]: 5"},
       {R"("include":{})", "include: "},
       {R"("tools":[{"type":"mcp"}])", "tools[0].type: \"mcp\""},
