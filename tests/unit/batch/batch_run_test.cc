@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/testing/answering_client.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
@@ -18,12 +19,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Answers every request at once, and counts them.
-class EchoClient final : public Client {
+class EchoClient final : public AnsweringClient {
  public:
   int requests() const { return requests_; }
 
-  absl::Status Generate(const v1::GenerateRequest& request,
-                        const std::function<bool(const v1::GenerateResponse&)>& on_part) override {
+  absl::Status Generate(const v1::GenerateRequest& request, const OnPart& on_part) override {
     ++requests_;
     v1::GenerateResponse part;
     part.mutable_delta()->set_text(request.text());
@@ -32,28 +32,7 @@ class EchoClient final : public Client {
     on_part(part);
     return absl::OkStatus();
   }
-  absl::Status Generate(const v1::GenerateRequest& request,
-                        const std::function<bool(const v1::GenerateResponse&)>& on_part,
-                        Cancellation&) override {
-    return Generate(request, on_part);
-  }
   absl::StatusOr<v1::GetModelResponse> GetModel() override { return v1::GetModelResponse(); }
-  absl::StatusOr<v1::GetModelResponse> GetModel(Cancellation&) override { return GetModel(); }
-  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest&) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest&) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<v1::ListRequestsResponse> ListRequests(int32_t, absl::Duration) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<v1::RequestTrace> GetTrace(const std::string&) override {
-    return absl::UnimplementedError("");
-  }
 
  private:
   std::atomic<int> requests_ = 0;

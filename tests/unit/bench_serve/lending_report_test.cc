@@ -16,16 +16,16 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "tests/testing/answering_client.h"
 
 namespace tandem::cli {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using OnPart = std::function<bool(const v1::GenerateResponse&)>;
 
 // A router that answers with two parts, and tells its gaps if it is asked to.
-class TwoPartRouter final : public Client {
+class TwoPartRouter final : public AnsweringClient {
  public:
   explicit TwoPartRouter(std::vector<float> gaps) : gaps_(std::move(gaps)) {}
   absl::Status Generate(const v1::GenerateRequest& request, const OnPart& on_part) override {
@@ -35,27 +35,6 @@ class TwoPartRouter final : public Client {
     if (request.return_gaps()) timing.mutable_gap_ms()->Add(gaps_.begin(), gaps_.end());
     if (on_part(text)) on_part(end);
     return absl::OkStatus();
-  }
-  absl::Status Generate(const v1::GenerateRequest& request, const OnPart& on_part,
-                        Cancellation&) override {
-    return Generate(request, on_part);
-  }
-  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest&) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest&) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<v1::GetModelResponse> GetModel() override { return absl::UnimplementedError(""); }
-  absl::StatusOr<v1::GetModelResponse> GetModel(Cancellation&) override { return GetModel(); }
-  absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<v1::ListRequestsResponse> ListRequests(int32_t, absl::Duration) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<v1::RequestTrace> GetTrace(const std::string&) override {
-    return absl::UnimplementedError("");
   }
 
  private:

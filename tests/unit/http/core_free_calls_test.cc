@@ -2,14 +2,10 @@
 // and gRPC: they are answered while the core is stuck in one item.
 #include <gmock/gmock.h>
 
-#include <thread>
-
 #include "absl/strings/match.h"
-#include "absl/synchronization/notification.h"
 #include "common/runtime/clock.h"
 #include "tests/testing/http_client.h"
-#include "tests/testing/status_matchers.h"
-#include "tests/unit/http/front_end_parts.h"
+#include "tests/unit/http/stuck_core.h"
 
 namespace tandem::router {
 namespace {
@@ -19,34 +15,9 @@ using ::tandem::testing::GetOf;
 using ::tandem::testing::PostOf;
 using ::testing::HasSubstr;
 
-class CoreFreeCalls : public ::testing::Test {
+class CoreFreeCalls : public StuckCore {
  protected:
-  void SetUp() override {
-    ASSERT_OK(front_ends_.Start(Session(), status_, service_));
-    core_ = std::thread(
-        [this] { EXPECT_TRUE(inbox_.TryPush(CoreCall{[](RouterCore&, absl::Time) {}})); });
-    stuck_.WaitForNotification();
-  }
-  void TearDown() override {
-    released_.Notify();
-    core_.join();
-    front_ends_.Stop();
-  }
-  AnswerSession::Deps Session() { return parts_.Session(inbox_, constraints_, long_work_); }
-
-  FrontEndParts parts_;
-  absl::Notification stuck_, released_;
-  Inbox inbox_{64, [this](std::vector<InboxItem>&) {
-                 if (!stuck_.HasBeenNotified()) stuck_.Notify();
-                 released_.WaitForNotification();
-               }};
-  guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
-  LongWork long_work_;
-  StatusBoard status_{inbox_};
-  ClientService service_{Session(), status_,
-                         [] { return ServedFleet{.numerics_id = "n", .context_tokens = 4096}; }};
-  FrontEnds front_ends_;
-  std::thread core_;
+  CoreFreeCalls() : StuckCore(64) {}
 };
 
 TEST_F(CoreFreeCalls, AreAnsweredOverHttp) {

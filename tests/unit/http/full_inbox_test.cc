@@ -2,12 +2,8 @@
 // error, over HTTP and gRPC.
 #include <gmock/gmock.h>
 
-#include <thread>
-
-#include "absl/synchronization/notification.h"
 #include "tests/testing/http_client.h"
-#include "tests/testing/status_matchers.h"
-#include "tests/unit/http/front_end_parts.h"
+#include "tests/unit/http/stuck_core.h"
 
 namespace tandem::router {
 namespace {
@@ -18,38 +14,14 @@ using ::tandem::testing::PostOf;
 using ::testing::HasSubstr;
 
 // The core is stuck in one item, and as many wait as there is room for.
-class FullInbox : public ::testing::Test {
+class FullInbox : public StuckCore {
  protected:
+  FullInbox() : StuckCore(8) {}
   void SetUp() override {
-    ASSERT_OK(front_ends_.Start(Session(), status_, service_));
-    core_ = std::thread([this] { EXPECT_TRUE(inbox_.TryPush(Nothing())); });
-    stuck_.WaitForNotification();
+    ASSERT_NO_FATAL_FAILURE(StuckCore::SetUp());
     while (inbox_.TryPush(Nothing())) {
     }
   }
-  void TearDown() override {
-    released_.Notify();
-    if (core_.joinable()) core_.join();
-    front_ends_.Stop();
-  }
-  static CoreCall Nothing() {
-    return {[](RouterCore&, absl::Time) {}};
-  }
-  AnswerSession::Deps Session() { return parts_.Session(inbox_, constraints_, long_work_); }
-
-  FrontEndParts parts_;
-  absl::Notification stuck_, released_;
-  Inbox inbox_{8, [this](std::vector<InboxItem>&) {
-                 if (!stuck_.HasBeenNotified()) stuck_.Notify();
-                 released_.WaitForNotification();
-               }};
-  guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
-  LongWork long_work_;
-  StatusBoard status_{inbox_};
-  ClientService service_{Session(), status_,
-                         [] { return ServedFleet{.numerics_id = "n", .context_tokens = 4096}; }};
-  FrontEnds front_ends_;
-  std::thread core_;
 };
 
 TEST_F(FullInbox, IsUnavailableOverHttp) {
