@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<transfer::KvTransport>> OpenSealedUcx(
 absl::Status CheckHostCopy(engine::Engine& engine) {
   if (engine.device_blocks() == nullptr) return absl::OkStatus();
   const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
-  const int64_t needed = engine.arena().num_blocks() * engine.spec().layout.block_bytes();
+  const auto needed = static_cast<int64_t>(engine.arena().bytes().size());
   if (!available.ok() || needed <= *available) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the device's KV cache has ", needed, " bytes, and of its copy in host memory ",

@@ -32,6 +32,14 @@ class IdleEngine final : public engine::Engine {
   const kernels::DeviceBlocks* device_blocks() override {
     return memory == nullptr ? nullptr : &memory->blocks;
   }
+  // In place of the arena one of 8 TiB, which no host has the memory for. False: it cannot be had.
+  bool TakeHugeArena() {
+    auto huge =
+        kv::BlockArena::Create({.num_layers = 2, .block_tokens = 16, .layer_block_bytes = 1 << 20},
+                               int64_t{1} << 22, kv::ArenaMemory::kUnreserved);
+    if (huge.ok()) arena_ = *std::move(huge);
+    return huge.ok();
+  }
   void UseHostMirror(bool enabled) override { host_mirror = enabled; }
   absl::StatusOr<std::vector<engine::SampledToken>> Step(absl::Span<const engine::SequenceSlice>,
                                                          LayerDone) override {
@@ -43,7 +51,7 @@ class IdleEngine final : public engine::Engine {
 
  private:
   const engine::EngineSpec spec_;
-  const std::unique_ptr<kv::BlockArena> arena_;
+  std::unique_ptr<kv::BlockArena> arena_;
 };
 
 absl::StatusOr<OpenedKvTransport> Open(IdleEngine& engine, const std::string& kv_path) {
@@ -70,6 +78,16 @@ TEST(OpenedKvTransportTest, IsTheHostsWhereThatIsAskedFor) {
   EXPECT_FALSE(path.on_device);
   EXPECT_THAT(path.transport->payloads(), IsNull());
   EXPECT_TRUE(engine.host_mirror);
+}
+
+// The host's copy of the device's KV grows to all of it: a node would be killed under load.
+TEST(OpenedKvTransportTest, IsNotTheHostsWhereTheCopyHasNoRoom) {
+  IdleEngine engine(/*on_device=*/true);
+  if (!engine.TakeHugeArena()) GTEST_SKIP() << "the system reserves no 8 TiB of addresses";
+  const absl::Status refused = Open(engine, "host").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("expected fewer kv-blocks, or kv-path device"));
 }
 
 TEST(OpenedKvTransportTest, IsStagedWhereUcxHasNoCuda) {
