@@ -50,6 +50,12 @@ class ResourceReportTest(unittest.TestCase):
         self.assertIn("has no ACQBULK", report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, no_wait))[0])
         self.assertIn("has no BPT.TRAP", report.check(report.Kernel("sm_90", symbol, 168, 0, 0, works))[0])
 
+    def test_lets_the_kernel_that_is_never_launched_start_late(self):
+        self.assertEqual(report.check(report.Kernel("sm_90a", "_11ProbeKernelE", 2, 0, 0, ["EXIT"])), [])
+        problems = report.check(report.Kernel("sm_90a", "_11EmbedKernelE", 2, 0, 0, ["EXIT"]))
+        self.assertEqual(len(problems), 2)
+        self.assertIn("has no ACQBULK", problems[0])
+
     def test_expects_more_of_some_variants(self):
         works = ["PREEXIT", "ACQBULK", "HGMMA.64x64x16.F32.BF16", "HGMMA.64x128x16.F32.BF16", "UTMALDG.4D", "SYNCS.EXCH.64",
                  "WARPGROUP.DEPBAR.LE gsb0, 0x1", *["MUFU.EX2 R1, R1"] * 34, *["FFMA R1, R1, R2, -R3"] * 32,

@@ -158,12 +158,12 @@ std::string RuntimeVersion() {
 }
 
 // Compiled for the architectures that all kernels are compiled for.
-__global__ void Probe() {}
+__global__ void ProbeKernel() {}
 
 // kUnavailable if this program has no kernels for the current device.
 absl::Status CheckHasKernels(const cudaDeviceProp& device) {
   cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, Probe);
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, ProbeKernel);
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();  // clears the error, which the caller gets as a Status
   return absl::UnavailableError(absl::StrCat(
