@@ -25,6 +25,7 @@ const engine::LentUnits* FindLent(const Sequence& sequence, LoanId loan);
 // Ordinals [first, end) of the blocks of some units.
 struct OrdinalSpan {
   int64_t first = 0, end = 0;
+  int64_t size() const { return end - first; }
 };
 OrdinalSpan BlocksOf(const engine::UnitSpan& units, const engine::EngineSpec& spec);
 

@@ -166,7 +166,8 @@ struct Sequence {
   bool outgrows = false;         // the pool cannot hold all tokens that it may have
   bool damaged = false;          // some of its blocks hold wrong KV: nothing of it is to be found
   bool yields_to_older = false;  // waits until an older sequence of another node has memory
-  // It was preempted, and its blocks are being read back from storage: it takes none meanwhile.
+  // It was preempted, or has lost units with a creditor, and its blocks are being read back from
+  // storage: it takes none meanwhile.
   bool reading_back = false;
   // Steps without room for a block of a prompt, while it had rows to compute (prompt_chunk.h).
   int32_t steps_passed = 0;
@@ -192,7 +193,7 @@ struct Sequence {
   // Whether it takes no part in the next step.
   bool skips_step() const {
     return awaits_constraint() || awaits_loans || awaits_creditors ||
-           (rebuild != nullptr && !rebuild->computes);
+           (rebuild != nullptr && (reading_back || !rebuild->computes));
   }
   // Of one that has generated a token: whether it gets none because it waits for its turn or for
   // memory, or computes again what it gave up.

@@ -4,7 +4,6 @@
 
 #include "absl/types/span.h"
 #include "common/base/check.h"
-#include "common/node/lent_units.h"
 
 namespace tandem::node {
 namespace {
@@ -36,11 +35,11 @@ void StandBehind(Sequence& sequence, int64_t blocks, const engine::EngineSpec& s
 
 void TakeCached(Sequence& sequence, const engine::EngineSpec& spec, kv::BlockPool& pool) {
   Rebuild& rebuild = *sequence.rebuild;
-  const int64_t block_tokens = spec.layout.block_tokens;
-  if (sequence.num_computed != rebuild.held * block_tokens || sequence.remaining() == 0) return;
-  const auto hashes = absl::MakeConstSpan(sequence.hashes)
-                          .subspan(static_cast<size_t>(rebuild.held),
-                                   static_cast<size_t>(sequence.remaining() / block_tokens));
+  const OrdinalSpan lost = LostBlocks(sequence, spec);
+  if (lost.size() == 0) return;
+  const auto hashes =
+      absl::MakeConstSpan(sequence.hashes)
+          .subspan(static_cast<size_t>(lost.first), static_cast<size_t>(lost.size()));
   const std::vector<BlockId> cached = pool.Match(hashes, sequence.input.owner);
   std::copy(cached.begin(), cached.end(), sequence.blocks.begin() + rebuild.held);
   StandBehind(sequence, rebuild.held + std::ssize(cached), spec);
@@ -88,6 +87,13 @@ bool AwaitsUnits(const Sequence& sequence, const engine::UnitSpan& units,
   if (units.first > sequence.lent_units()) return true;
   const int64_t end = int64_t{units.end} * spec.unit_tokens;
   return sequence.num_computed < end && end <= sequence.rebuild->end;
+}
+
+OrdinalSpan LostBlocks(const Sequence& sequence, const engine::EngineSpec& spec) {
+  if (sequence.rebuild == nullptr || !sequence.rebuild->computes) return {};
+  const int64_t held = sequence.rebuild->held, block_tokens = spec.layout.block_tokens;
+  if (sequence.num_computed != held * block_tokens) return {};
+  return {held, held + sequence.remaining() / block_tokens};
 }
 
 void RegainUnits(Sequence& sequence, const engine::LentUnits& lent, const engine::EngineSpec& spec,

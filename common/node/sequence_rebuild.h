@@ -12,6 +12,9 @@
 // once it has computed all before the blocks that it has kept here, it goes on where it was. No row
 // before that samples a token.
 //
+// What the node's own storage has of the lost units is read into the prefix cache, if that is
+// predicted to be sooner there than computed (stored_blocks.h).
+//
 // Another node may still hold the blocks of lost units, as prefix cache. Then a loan of theirs
 // takes the lost one's place, and their rows need not be computed.
 //
@@ -27,6 +30,7 @@
 
 #include "common/engine/engine.h"
 #include "common/kv/block_pool.h"
+#include "common/node/lent_units.h"
 #include "common/node/sequence.h"
 
 namespace tandem::node {
@@ -44,6 +48,10 @@ bool LoseUnits(Sequence& sequence, LoanId lost, const engine::EngineSpec& spec,
 // it has lent, or will once units before them are lent again.
 bool AwaitsUnits(const Sequence& sequence, const engine::UnitSpan& units,
                  const engine::EngineSpec& spec);
+
+// The blocks that it computes next, from the first one that it neither lends nor has here. Empty
+// unless it computes lost rows and stands at the beginning of such a block.
+OrdinalSpan LostBlocks(const Sequence& sequence, const engine::EngineSpec& spec);
 
 // A creditor holds these lost units: what was computed of them goes back to `pool`, as cached
 // blocks, and the sequence stands behind them. REQUIRES: AwaitsUnits; they follow what it has lent.

@@ -174,14 +174,14 @@ class SequenceScheduler {
   std::vector<BlockId> ReleaseQuarantining(SequenceId id, int64_t first_ordinal, int64_t count);
   void EndQuarantine(absl::Span<const BlockId> blocks);
 
-  // ---- blocks of preempted sequences that lie in storage, for StoredBlocks
+  // ---- blocks of sequences that lie in storage, for StoredBlocks
   // The preempted sequences that take blocks next, in order, at most `most` of them. None that is
   // held back.
   std::vector<SequenceId> NextToResume(size_t most) const;
   // The names of the blocks from which a preempted sequence can go on. REQUIRES: `id` is here.
   std::vector<kv::BlockHash> HashesToResume(SequenceId id);
-  // Whether its blocks are being read: it takes none until they are here. No effect on a sequence
-  // that has left.
+  // Whether its blocks are being read: it takes none until they are here, and one with a rebuild
+  // takes part in no step. No effect on a sequence that has left.
   void SetReadingBack(SequenceId id, bool reading_back);
   // What reading a preempted sequence's blocks would cost. `prices` outlives the last PlanStep.
   void set_stored_prices(const StoredPrices* prices) { stored_prices_ = prices; }

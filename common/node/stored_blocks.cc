@@ -133,39 +133,6 @@ bool StoredBlocks::WaitForLoad(RouterKey router, const v1::LendBlocks& command, 
   return true;
 }
 
-void StoredBlocks::Resume(absl::Time now) {
-  priced_at_ = now;
-  if (stored_.empty()) return;
-  int64_t due = 0;  // blocks that those before it have yet to take
-  for (const SequenceId id : scheduler_.NextToResume(kResumedMax)) {
-    const Sequence& sequence = scheduler_.Get(id);
-    const int64_t blocks = scheduler_.spec().layout.BlocksFor(std::ssize(sequence.tokens));
-    const Load* load = nullptr;
-    if (sequence.reading_back) {
-      load = LoadOf(id);
-    } else {
-      // Those behind it wait until it has its blocks.
-      if (blocks > scheduler_.block_counts().available() - due) return;
-      Load* const begun = Begin(scheduler_.HashesToResume(id),
-                                {.blocks = blocks, .time_allowed = 4 * kLoadTimeMax}, now);
-      if (begun != nullptr) {
-        begun->resumed.push_back(id);
-        scheduler_.SetReadingBack(id, true);
-      }
-      load = begun;
-    }
-    const int64_t held = load == nullptr ? 0 : std::ssize(load->before) + std::ssize(load->blocks);
-    due += std::max<int64_t>(0, blocks - held);
-  }
-}
-
-const StoredBlocks::Load* StoredBlocks::LoadOf(SequenceId resumed) const {
-  for (const auto& [id, load] : loads_)
-    if (std::find(load.resumed.begin(), load.resumed.end(), resumed) != load.resumed.end())
-      return &load;
-  return nullptr;
-}
-
 void StoredBlocks::Cancel(storage::LoadId id, Load& load) {
   if (!std::exchange(load.cancelled, true)) ledger_.Store(storage::CancelLoad{.load = id});
 }

@@ -12,6 +12,8 @@
 //
 // A preempted sequence gets its blocks back in the same way (Resume): when there is room for all of
 // it, and before it takes any. Preempting it costs nothing, because its blocks were copied before.
+// A running sequence that has lost units of its KV with a creditor (sequence_rebuild.h) gets as
+// many of their blocks as there is room for, and takes part in no step until they are here.
 //
 // Nothing here can fail a request: what cannot be read is computed. A load begins only if its
 // blocks are predicted to be there sooner than computed ones, with what is ahead of either. What
@@ -97,7 +99,8 @@ class StoredBlocks final : public StoredPrices {
   // it waits once.
   bool WaitForLoad(RouterKey router, const v1::LendBlocks& command, absl::Time now);
   // Call it before each plan: begins to load what the preempted sequences that go on next have in
-  // storage, and marks them as being read back until it is here.
+  // storage, and what running ones have lost with creditors, and marks these sequences as being
+  // read back until it is here.
   void Resume(absl::Time now);
   // For the scheduler, when it chooses which sequence to preempt: of the stored blocks at the
   // beginning, at the prices of the last Resume. What is stored is mostly a prefix (use_order.h),
@@ -137,7 +140,7 @@ class StoredBlocks final : public StoredPrices {
   };
   struct Load {
     std::vector<Waiting> waiting;  // Bound: the commands of routers that wait for blocks of a node
-    std::vector<SequenceId> resumed;  // Bound: the preempted sequences. They wait for it.
+    std::vector<SequenceId> resumed;  // Bound: the node's sequences. They wait for it.
     absl::Time give_up;
     std::vector<BlockId> before;               // in memory already, pinned
     std::vector<storage::HashedBlock> blocks;  // to be read
@@ -147,6 +150,7 @@ class StoredBlocks final : public StoredPrices {
   };
   // What a load is for.
   struct Wanted {
+    size_t first = 0;    // the block that is lacked first may be this one, and none before it
     int64_t blocks = 0;  // of the prompt in all
     absl::Duration time_allowed;
     double engine_wait_us = 0;  // that passes anyway before the prompt is computed
@@ -156,9 +160,12 @@ class StoredBlocks final : public StoredPrices {
     double engine_us = 0, storage_us = 0;
   };
   // The load that brings the first block that memory lacks: a new one, or one that runs; null if
-  // there is none.
+  // there is none. `hashes`: of the prompt from its beginning.
   Load* Begin(absl::Span<const kv::BlockHash> hashes, const Wanted& wanted, absl::Time now);
   Load* BeginPrompt(const SequenceInput& input, absl::Duration time_allowed, absl::Time now);
+  // The sequence waits for the load, if there is one.
+  void ReadBack(SequenceId id, Load* load);
+  void ReadLost(const Sequence& sequence, absl::Time now);
   // A prompt begins with these blocks: the storage hears of those that it has with the next save or
   // load, whether memory has them or not.
   void NoteUse(absl::Span<const kv::BlockHash> hashes);
@@ -191,9 +198,9 @@ class StoredBlocks final : public StoredPrices {
   void CancelUnwanted();
   // Whether the storage has not answered since a load took too long: it gets no more of them.
   bool hangs() const;
-  // The preempted sequences that waited for it may take blocks.
+  // The sequences that waited for it may take blocks.
   void EndResume(Load& load);
-  // The load that a preempted sequence waits for; null: none.
+  // The load that a sequence waits for; null: none.
   const Load* LoadOf(SequenceId resumed) const;
   void Unpin(const std::vector<BlockId>& blocks);
   void StartSaves();

@@ -78,7 +78,8 @@ StoredPrices::Read StoredBlocks::ReadOf(absl::Span<const kv::BlockHash> hashes) 
 StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
                                         const Wanted& wanted, absl::Time now) {
   kv::BlockPool& pool = scheduler_.pool();
-  const auto here = static_cast<size_t>(pool.MatchLength(hashes));
+  const size_t here =
+      wanted.first + static_cast<size_t>(pool.MatchLength(hashes.subspan(wanted.first)));
   if (here == hashes.size()) return nullptr;
   if (const auto it = loading_.find(hashes[here]); it != loading_.end())
     return &loads_.at(it->second);
@@ -95,7 +96,7 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   const int64_t count = Paying(static_cast<int64_t>(here), stored, waits, now);
   if (count == 0) return nullptr;
   // With those before them pinned: room for the rest of the prompt, read or computed.
-  const auto before = hashes.subspan(0, here);
+  const auto before = hashes.subspan(wanted.first, here - wanted.first);
   if (pool.AvailableBeside(before) < std::max(wanted.blocks - static_cast<int64_t>(here), count) ||
       !pool.ReserveSlots(count)) {
     return nullptr;
@@ -129,6 +130,57 @@ StoredBlocks::Load* StoredBlocks::BeginPrompt(const SequenceInput& input,
                 .time_allowed = time_allowed,
                 .engine_wait_us = EngineWaitUs(prompt)},
                now);
+}
+
+void StoredBlocks::Resume(absl::Time now) {
+  priced_at_ = now;
+  if (stored_.empty()) return;
+  int64_t due = 0;  // blocks that those before it have yet to take
+  for (const SequenceId id : scheduler_.NextToResume(kResumedMax)) {
+    const Sequence& sequence = scheduler_.Get(id);
+    const int64_t blocks = scheduler_.spec().layout.BlocksFor(std::ssize(sequence.tokens));
+    const Load* load = nullptr;
+    if (sequence.reading_back) {
+      load = LoadOf(id);
+    } else {
+      // Those behind it wait until it has its blocks.
+      if (blocks > scheduler_.block_counts().available() - due) break;
+      Load* const begun = Begin(scheduler_.HashesToResume(id),
+                                {.blocks = blocks, .time_allowed = 4 * kLoadTimeMax}, now);
+      ReadBack(id, begun);
+      load = begun;
+    }
+    const int64_t held = load == nullptr ? 0 : std::ssize(load->before) + std::ssize(load->blocks);
+    due += std::max<int64_t>(0, blocks - held);
+  }
+  if (scheduler_.rebuilds().begun == scheduler_.rebuilds().done) return;
+  for (const auto& [order, sequence] : scheduler_.running())
+    if (!sequence->reading_back) ReadLost(*sequence, now);
+}
+
+void StoredBlocks::ReadBack(SequenceId id, Load* load) {
+  if (load == nullptr) return;
+  load->resumed.push_back(id);
+  scheduler_.SetReadingBack(id, true);
+}
+
+void StoredBlocks::ReadLost(const Sequence& sequence, absl::Time now) {
+  const OrdinalSpan lost = LostBlocks(sequence, scheduler_.spec());
+  const int64_t room = std::min(lost.size(), scheduler_.block_counts().available());
+  if (room <= 0) return;
+  const auto hashes =
+      absl::MakeConstSpan(sequence.hashes).first(static_cast<size_t>(lost.first + room));
+  ReadBack(
+      sequence.id,
+      Begin(hashes, {.first = static_cast<size_t>(lost.first), .time_allowed = 4 * kLoadTimeMax},
+            now));
+}
+
+const StoredBlocks::Load* StoredBlocks::LoadOf(SequenceId resumed) const {
+  for (const auto& [id, load] : loads_)
+    if (std::find(load.resumed.begin(), load.resumed.end(), resumed) != load.resumed.end())
+      return &load;
+  return nullptr;
 }
 
 void StoredBlocks::NoteUse(absl::Span<const kv::BlockHash> hashes) {

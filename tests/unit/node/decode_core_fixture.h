@@ -27,6 +27,7 @@ class DecodeCoreTest : public ::testing::Test {
     int64_t blocks = kBlocks;
     int64_t batch_tokens = 64;
     int32_t windowed_layers = 0, window_tokens = 0;
+    std::shared_ptr<const storage::StorageContents> stored_blocks;  // null: no storage
   };
 
   DecodeCoreTest() : DecodeCoreTest(Setup()) {}
@@ -51,7 +52,8 @@ class DecodeCoreTest : public ::testing::Test {
         .max_waiting = 2,
         .borrows = setup_.lend_blocks > 0,
         .lend_blocks_max = setup_.lend_blocks,
-        .constraints = constraints_});
+        .constraints = constraints_,
+        .stored_blocks = setup_.stored_blocks});
     core_ = std::make_unique<DecodeCore>(*resources_);
   }
   // As the ConstraintGate does, before the core gets the command.

@@ -65,10 +65,12 @@ class LostUnitsTest : public BorrowingTest {
       answer.mutable_loan_answer()->set_creditor_node_id(NextCreditor());
       pending_.push_back(answer);
     }
+    for (const storage::StorageCommand& command : actions.storage) OnStorageCommand(command);
     for (const auto& command : actions.lending)
       if (const auto* back = std::get_if<lending::ReturnLoan>(&command))
         returned_.insert(back->loan);
   }
+  virtual void OnStorageCommand(const storage::StorageCommand&) {}
   // Another node holds the first `holder_units_` of lost units.
   void AnswerLost(const v1::LoanWanted& wanted) {
     lost_wanted_.push_back(wanted);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/node/stored_blocks.h"
+#include "tests/unit/node/block_bytes.h"
 #include "tests/unit/node/decode_core_fixture.h"
 
 namespace tandem::decode_node {
@@ -133,20 +134,10 @@ class StoredBlocksTest : public DecodeCoreTest {
     core_->OnStorage(event, now_);
     Take();
   }
-  std::string BytesOf(BlockId block) const {
-    std::string bytes;
-    for (int layer = 0; layer < engine_->spec().layout.num_layers; ++layer) {
-      const auto cell = engine_->arena().Block(layer, block);
-      bytes.append(reinterpret_cast<const char*>(cell.data()), cell.size());
-    }
-    return bytes;
-  }
+
+  std::string BytesOf(BlockId block) const { return node::BytesOf(*engine_, block); }
   void SetBytes(BlockId block, absl::string_view bytes) const {
-    for (int layer = 0; layer < engine_->spec().layout.num_layers; ++layer) {
-      const auto cell = engine_->arena().Block(layer, block);
-      std::copy_n(bytes.data(), cell.size(), reinterpret_cast<char*>(cell.data()));
-      bytes.remove_prefix(cell.size());
-    }
+    node::SetBytes(*engine_, block, bytes);
   }
 
   // ---- requests
