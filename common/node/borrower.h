@@ -84,8 +84,9 @@ class Borrower {
   static constexpr absl::Duration kSplitLoansKept = absl::Seconds(2);
   // After so many refusals in a row, a prompt that is computed for another node is given up.
   static constexpr int32_t kSplitRefusalsMax = 3;
-  // A sequence that has not got on with its lost units for so long, while no loan was sent, gives
-  // up all of its blocks and loans, and is computed again.
+  // A sequence that has not got on with its lost units for so long, while no loan was sent and
+  // nothing of it was being read from storage, gives up all of its blocks and loans, and is
+  // computed again.
   static constexpr absl::Duration kRebuildStalledMax = absl::Seconds(3);
   // Sequences that no step has computed for so long, because no node lends, end.
   static constexpr absl::Duration kStarvedMax = absl::Seconds(10);

@@ -234,7 +234,7 @@ void Borrower::EndStalledRebuilds(absl::Time now) {
     const int64_t place = sequence->num_computed + sequence->lent_units();
     const auto before = rebuilds_.find(sequence->id);
     const bool waits = before != rebuilds_.end() && before->second.place == place && !sends &&
-                       !sequence->awaits_constraint();
+                       !sequence->awaits_constraint() && !sequence->reading_back;
     rebuilds[sequence->id] = waits ? before->second : Reached{place, BeginWait(now)};
     if (waits && IsTooLong(before->second.wait, kRebuildStalledMax, now))
       stalled.push_back(sequence->id);
