@@ -71,6 +71,10 @@ void FaultInjector::InjectProcessFault(const Fault& fault) {
     if (node != nullptr) node->CorruptBlock();
     return;
   }
+  if (fault.kind == FaultKind::kHangStorage) {
+    if (node != nullptr) node->HangStorage(absl::Microseconds(fault.lasts_us));
+    return;
+  }
   const bool drains = fault.kind == FaultKind::kDrain;
   if (drains && (node == nullptr || node->paused())) return;
   Activate(fault, process.life(), [this](const Active& ended) { EndProcessFault(ended); });

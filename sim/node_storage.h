@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "absl/time/time.h"
 #include "common/kv/block_arena.h"
 #include "common/storage/block_storage.h"
 #include "sim/world/process.h"
@@ -37,6 +38,8 @@ class NodeStorage {
   virtual void Submit(storage::StorageCommand command) = 0;
   // Damages a block; false if it has none to damage.
   virtual bool Damage() = 0;
+  // Carries out nothing for so long, from now on.
+  virtual void Hang(absl::Duration time) = 0;
   // A life of the process begins, or has ended.
   virtual void OnStart() = 0;
   virtual void OnCrash() = 0;

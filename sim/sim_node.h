@@ -108,12 +108,17 @@ class SimNode final : public Process {
   int64_t blocks_read_from_host() const {
     return alive() ? resources_->counters().host_memory().blocks_read() : 0;
   }
+  int64_t loads_given_up() const { return alive() ? resources_->counters().loads_given_up() : 0; }
   int64_t blocks_loaded() const { return alive() ? resources_->counters().blocks_loaded() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();
   bool draining() const { return drain_ends_.has_value(); }
   // Flips a bit of one of its KV blocks, in memory or in its storage.
   void CorruptBlock();
+  // Its storage, if it has one, carries out nothing for so long.
+  void HangStorage(absl::Duration time) {
+    if (storage_ != nullptr) storage_->Hang(time);
+  }
 
   void OnStreamOpened(ControlStream& stream);
   void OnRouterMessage(ControlStream& stream, v1::RouterMessage message);

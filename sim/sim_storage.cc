@@ -30,23 +30,38 @@ std::unique_ptr<SimStorage> SimStorage::Create(World& world, const Topology& top
 void SimStorage::Submit(storage::StorageCommand command) {
   if (const auto* cancel = std::get_if<storage::CancelLoad>(&command)) return Cancel(cancel->load);
   const absl::Duration time = world_.RandomDelay(absl::Microseconds(topology_.disk_us));
-  free_at_ = std::max(free_at_, world_.now()) + time;
-  const auto* load = std::get_if<storage::LoadBlocks>(&command);
-  if (load != nullptr) begins_.emplace(load->load, free_at_ - time);
-  site_.process.Post(free_at_ - world_.now(), [this, command = std::move(command), time] {
-    const auto* ended = std::get_if<storage::LoadBlocks>(&command);
-    if (ended != nullptr && begins_.erase(ended->load) == 0) return;  // it was cancelled
-    auto event = Handle(command, time);
-    if (event.has_value()) site_.on_event(*std::move(event));
-  });
+  pending_.push_back({std::move(command), time});
+  if (pending_.size() == 1) BeginFirst();
+}
+
+void SimStorage::BeginFirst() {
+  site_.process.Post(pending_.front().time, [this] { EndFirst(); });
+}
+
+void SimStorage::EndFirst() {
+  if (world_.now() < hangs_until_)
+    return site_.process.Post(hangs_until_ - world_.now(), [this] { EndFirst(); });
+  const Pending first = std::move(pending_.front());
+  pending_.pop_front();
+  auto event = Handle(first.command, first.time);
+  if (event.has_value()) site_.on_event(*std::move(event));
+  if (!pending_.empty()) BeginFirst();
 }
 
 void SimStorage::Cancel(storage::LoadId load) {
-  const auto it = begins_.find(load);
-  if (it == begins_.end() || it->second <= world_.now()) return;
-  begins_.erase(it);
+  const auto is_it = [load](const Pending& pending) {
+    const auto* other = std::get_if<storage::LoadBlocks>(&pending.command);
+    return other != nullptr && other->load == load;
+  };
+  const auto it = std::find_if(pending_.begin(), pending_.end(), is_it);
+  if (it == pending_.end() || it == pending_.begin()) return;
+  pending_.erase(it);
   site_.process.Post(absl::ZeroDuration(),
                      [this, load] { site_.on_event(storage::Cancelled(load)); });
+}
+
+void SimStorage::Hang(absl::Duration time) {
+  hangs_until_ = std::max(hangs_until_, world_.now() + time);
 }
 
 std::optional<storage::StorageEvent> SimStorage::Handle(const storage::StorageCommand& command,
@@ -79,7 +94,7 @@ bool SimStorage::Damage() {
 }
 
 void SimStorage::OnCrash() {
-  begins_.clear();
+  pending_.clear();
   if (host_ != nullptr) host_->Clear();
 }
 

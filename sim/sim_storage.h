@@ -3,8 +3,7 @@
 // does not. Thread safety: none; the simulation's thread. Owner: a SimNode.
 #pragma once
 
-#include <cstdint>
-#include <map>
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -27,7 +26,8 @@ class SimStorage final : public NodeStorage {
   bool has_disk() const override { return disk_ != nullptr; }
   void Submit(storage::StorageCommand command) override;
   bool Damage() override;
-  void OnStart() override { free_at_ = world_.now(); }
+  void Hang(absl::Duration time) override;
+  void OnStart() override {}
   void OnCrash() override;
 
  private:
@@ -37,8 +37,14 @@ class SimStorage final : public NodeStorage {
   };
   SimStorage(World& world, const Topology& topology, StorageSite site,
              std::unique_ptr<SimBlockStore> host, std::unique_ptr<SimBlockStore> disk);
-  // If the load has not begun. Commands behind it begin no sooner.
+  struct Pending {
+    storage::StorageCommand command;
+    absl::Duration time;
+  };
+  // If the load has not begun.
   void Cancel(storage::LoadId load);
+  void BeginFirst();
+  void EndFirst();
   // Carries out `command` on the process's blocks. nullopt: it has no event. `time`: that copying
   // to or from a disk took; host memory is ten times as quick.
   std::optional<storage::StorageEvent> Handle(const storage::StorageCommand& command,
@@ -51,10 +57,9 @@ class SimStorage final : public NodeStorage {
   SimBlockStore* const host_;  // of tiers_, as the next; null: there is no such tier
   SimBlockStore* const disk_;
   const std::unique_ptr<storage::BlockTiers> tiers_;
-  absl::Time free_at_;  // of the commands so far
-  // When each load of this life begins that has neither ended nor been cancelled. Bound: the loads
-  // that a node has at a time (StoredBlocks).
-  std::map<storage::LoadId, absl::Time> begins_;
+  // In order; the first one runs. Bound: the commands that a node has at a time (StoredBlocks).
+  std::deque<Pending> pending_;
+  absl::Time hangs_until_ = absl::InfinitePast();  // a process that starts meanwhile waits as well
 };
 
 }  // namespace tandem::sim

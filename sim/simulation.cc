@@ -383,6 +383,8 @@ SimReport Simulation::Report() {
     report.rebuilds_begun += node->rebuilds().begun;
     report.rebuilds_done += node->rebuilds().done;
     report.rows_rebuilt += node->rebuilds().rows;
+    report.rebuild_reads += node->rebuilds().reads;
+    report.loads_given_up += node->loads_given_up();
     report.loans_moved += node->loans_moved();
     report.loans_home += node->loans_home();
     report.loans_taken_over += node->loans_taken_over();

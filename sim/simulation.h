@@ -44,8 +44,9 @@ struct SimReport {
   int64_t loans_taken_over = 0;
   int64_t units_regained = 0;  // lost with a creditor, and lent by another holder
   // Sequences that kept the rest when they lost units, those of them that went on where they were,
-  // and lost rows that they computed.
-  int64_t rebuilds_begun = 0, rebuilds_done = 0, rows_rebuilt = 0;
+  // lost rows that they computed, and times that they waited for their node's storage.
+  int64_t rebuilds_begun = 0, rebuilds_done = 0, rows_rebuilt = 0, rebuild_reads = 0;
+  int64_t loads_given_up = 0;     // from storage
   int64_t rows_computed = 0;      // by all engines, ever
   int64_t mixed_step_us_max = 0;  // of all nodes
   int64_t events = 0;

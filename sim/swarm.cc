@@ -32,6 +32,8 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.rebuilds_begun += run.rebuilds_begun;
   total.rebuilds_done += run.rebuilds_done;
   total.rows_rebuilt += run.rows_rebuilt;
+  total.rebuild_reads += run.rebuild_reads;
+  total.loads_given_up += run.loads_given_up;
   total.loans_moved += run.loans_moved;
   total.loans_home += run.loans_home;
   total.loans_taken_over += run.loans_taken_over;
@@ -112,11 +114,11 @@ std::string ToText(const SwarmReport& report) {
       "%d retries; %d faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated "
       "by drains, %d "
       "fetched for prompts, %d read from storage (%d of them "
-      "from host memory); %d tokens of blocks that are not full fetched\n"
+      "from host memory), %d reads given up; %d tokens of blocks that are not full fetched\n"
       "%d units of running sequences lent; %d loans moved, %d came home, %d were lost, %d were "
       "taken over; %d plans\n%d sequences kept the rest when they lost units, %d of them went on; "
       "%d "
-      "rows computed, %d units regained\n"
+      "rows computed, %d units regained, %d waits for storage\n"
       "%d schedules violated an invariant\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,
       static_cast<double>(report.virtual_us) / 1e6, report.requests,
@@ -125,10 +127,10 @@ std::string ToText(const SwarmReport& report) {
       report.clients.done, report.clients.cancelled, report.clients.refused, report.clients.failed,
       report.clients.asked_again, report.faults, report.sequences_migrated, report.kv_tokens_moved,
       report.blocks_adopted, report.blocks_fetched, report.blocks_loaded,
-      report.blocks_read_from_host, report.part_tokens_fetched, report.units_lent,
-      report.loans_moved, report.loans_home, report.loans_lost, report.loans_taken_over,
-      report.loans_planned, report.rebuilds_begun, report.rebuilds_done, report.rows_rebuilt,
-      report.units_regained, report.failures.size());
+      report.blocks_read_from_host, report.loads_given_up, report.part_tokens_fetched,
+      report.units_lent, report.loans_moved, report.loans_home, report.loans_lost,
+      report.loans_taken_over, report.loans_planned, report.rebuilds_begun, report.rebuilds_done,
+      report.rows_rebuilt, report.units_regained, report.rebuild_reads, report.failures.size());
   for (const SwarmReport::Failure& failure : report.failures)
     absl::StrAppend(&text, "  seed ", failure.seed, " at ", failure.violation.at_us, " us, ",
                     failure.violation.checker, ": ", failure.violation.what, "\n");

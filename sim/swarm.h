@@ -34,7 +34,8 @@ struct SwarmReport {
   int64_t blocks_loaded = 0, units_lent = 0, loans_lost = 0, loans_moved = 0, loans_home = 0;
   int64_t loans_planned = 0, loans_taken_over = 0;
   int64_t units_regained = 0;
-  int64_t rebuilds_begun = 0, rebuilds_done = 0, rows_rebuilt = 0;
+  int64_t rebuilds_begun = 0, rebuilds_done = 0, rows_rebuilt = 0, rebuild_reads = 0;
+  int64_t loads_given_up = 0;
   ClientCounts clients;
   Coverage coverage = {};
   absl::Duration took;

@@ -141,8 +141,10 @@ std::vector<kv::BlockHash> SequenceScheduler::HashesToResume(SequenceId id) {
 }
 
 void SequenceScheduler::SetReadingBack(SequenceId id, bool reading_back) {
-  if (const auto it = sequences_.find(id); it != sequences_.end())
-    it->second->reading_back = reading_back;
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  it->second->reading_back = reading_back;
+  if (reading_back && it->second->rebuild != nullptr) ++rebuilds_.reads;
 }
 
 int64_t SequenceScheduler::RoomForOne() const {

@@ -290,9 +290,9 @@ class SequenceScheduler {
   // again after it was preempted.
   int64_t tokens_counted() const { return tokens_counted_; }
   // Of recomputed_for_loans(): sequences that kept the rest, those of them that then went on where
-  // they were, and the rows that they computed for it.
+  // they were, the rows that they computed for it, and the times that they waited for storage.
   struct Rebuilds {
-    int64_t begun = 0, done = 0, rows = 0;
+    int64_t begun = 0, done = 0, rows = 0, reads = 0;
   };
   const Rebuilds& rebuilds() const { return rebuilds_; }
   const SchedulerOptions& options() const { return options_; }

@@ -199,6 +199,22 @@ class Drawer {
     return f;
   }
 
+  // While prompts wait for what lies in storage; also for longer than a node waits for it.
+  std::vector<Fault> DrawHangs(const Topology& t, const std::vector<SimRequest>& requests) {
+    std::vector<Fault> hangs;
+    if ((t.disk_blocks == 0 && t.host_blocks == 0) || !OneIn(4)) return hangs;
+    const int64_t count = Between(1, 3);
+    for (int64_t i = 0; i < count; ++i) {
+      const SimRequest& request = requests[Between(0, std::ssize(requests) - 1)];
+      Fault& f = hangs.emplace_back();
+      f.kind = FaultKind::kHangStorage;
+      f.at_us = request.at_us + Between(0, 12'000);
+      f.target = Between(t.routers, t.processes() - 1);
+      f.lasts_us = OneIn(3) ? Between(1'000'000, 4'000'000) : Between(1'000, 200'000);
+    }
+    return hangs;
+  }
+
  private:
   const std::unique_ptr<Random> random_;
 };
@@ -238,7 +254,7 @@ Schedule DrawSchedule(uint64_t seed) {
   // Draw first which kinds of fault occur: if all kinds occurred in every schedule, they would hide
   // each other's effects.
   std::vector<FaultKind> kinds;
-  for (int kind = 0; kind < kFaultKinds; ++kind)
+  for (int kind = 0; kind <= static_cast<int>(FaultKind::kDrain); ++kind)
     if (draw.OneIn(4)) kinds.push_back(static_cast<FaultKind>(kind));
   const int64_t faults = kinds.empty() ? 0 : draw.Between(1, 7);
   for (int64_t i = 0; i < faults; ++i) {
@@ -253,6 +269,8 @@ Schedule DrawSchedule(uint64_t seed) {
       const int64_t at_us = DrawFaultTime(draw, schedule, span_us);
       schedule.faults.push_back(draw.DrawFault(t, FaultKind::kCorruptBlock, at_us));
     }
+  for (const Fault& hang : Drawer(seed ^ 0x68616e67).DrawHangs(t, schedule.requests))  // "hang"
+    schedule.faults.push_back(hang);
   if (t.lend_blocks > 0 && t.prefill_nodes + t.decode_nodes > 1) {
     Drawer lengthen(seed ^ 0x6c6f6e67);  // "long"
     for (SimRequest& request : schedule.requests) lengthen.Lengthen(t, request);

@@ -29,8 +29,9 @@ enum class FaultKind {
   kDelayFrames,    // by up to `amount` microseconds each, so that they overtake each other
   kCorruptBlock,   // a byte of a KV block in the memory of `target`, or on its disk
   kDrain,          // SIGTERM to the node `target`, which ends when idle and starts again
+  kHangStorage,    // the storage of the node `target` carries out nothing for `lasts_us`
 };
-inline constexpr int kFaultKinds = 13;
+inline constexpr int kFaultKinds = 14;
 absl::string_view FaultName(FaultKind kind);
 
 struct Fault {

@@ -19,7 +19,7 @@ namespace {
 constexpr absl::string_view kFaultNames[kFaultKinds] = {
     "crash",        "pause",         "slow",        "partition",     "one-way",
     "slow-link",    "cut",           "lose-frames", "double-frames", "corrupt-frames",
-    "delay-frames", "corrupt-block", "drain"};
+    "delay-frames", "corrupt-block", "drain",       "hang-storage"};
 
 // What a schedule that is read may have: more takes memory or time without end.
 constexpr int64_t kProcessesMax = 64, kBlocksMax = 1 << 20, kPoolTokensMax = 1 << 20;

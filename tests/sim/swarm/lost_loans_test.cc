@@ -1,7 +1,8 @@
 // Goal: when a creditor dies, its debtor computes the units that it kept, and no other row twice;
 // the other creditors go on answering, and no token changes. Units that another node holds are lent
-// again and not computed. A creditor that stops for a moment costs no row, and one whose block has
-// lost its hash asks for no loan again and again.
+// again and not computed; those in the debtor's own host memory are read back. A creditor that
+// stops for a moment costs no row, and one whose block has lost its hash asks for no loan again and
+// again.
 #include <cstdint>
 #include <iostream>
 #include <optional>
@@ -123,6 +124,32 @@ TEST(LostLoans, ABlockWhoseHashWasTakenIsLent) {
   EXPECT_EQ(report.clients.done, 2);
   EXPECT_GT(report.loans_asked, 0);
   EXPECT_LT(report.loans_asked, 20);
+}
+
+// The same deaths with and without host memory for all blocks of a node.
+TEST(LostLoans, UnitsInHostMemoryAreReadBack) {
+  SetLogLevel(LogLevel::kError);
+  int64_t rows_again[2] = {};
+  for (const int64_t host_blocks : {0, 200}) {
+    Schedule schedule = LendingSchedule(/*prefill_nodes=*/0, /*decode_nodes=*/4);
+    schedule.topology.host_blocks = host_blocks;
+    // Rows take time, so that reading pays.
+    schedule.topology.row_us = 100;
+    schedule.topology.disk_us = 10;
+    schedule.requests.push_back(
+        {.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 230});
+    Deaths deaths(schedule);
+    int64_t reads = 0;
+    for (int64_t at_us = 200'000; at_us < 500'000; at_us += 10'000)
+      for (const int64_t target : {1, 2, 3, 4})
+        if (const auto report = deaths.Run(target, at_us)) reads += report->rebuild_reads;
+    std::cout << host_blocks << " blocks in host memory: " << deaths.losses() << " losses, "
+              << reads << " reads, " << deaths.rows_again() << " rows computed again\n";
+    EXPECT_GT(deaths.losses(), 0);
+    EXPECT_EQ(reads > 0, host_blocks > 0);
+    rows_again[host_blocks > 0] = deaths.rows_again();
+  }
+  EXPECT_LT(rows_again[1], rows_again[0] / 2);
 }
 
 // Two answers to one prompt, on two nodes: each node has blocks that the other one may lose.

@@ -111,6 +111,27 @@ TEST(Swarm, WindowsChangeNoToken) {
   EXPECT_GT(lent, 0);
 }
 
+// In this test a node's storage hangs in each schedule, mostly while something is to be read, and
+// reads are given up.
+TEST(Swarm, AStorageThatHangsChangesNoToken) {
+  SetLogLevel(LogLevel::kError);
+  const uint64_t first_seed = (uint64_t{std::random_device()()} << 20) | 1;
+  std::cout << "seeds from " << first_seed << "\n";
+  const auto is_hang = [](const Fault& fault) { return fault.kind == FaultKind::kHangStorage; };
+  int64_t hung = 0, given_up = 0;
+  for (uint64_t seed = first_seed; hung < 1000; ++seed) {
+    const Schedule schedule = DrawSchedule(seed);
+    if (std::none_of(schedule.faults.begin(), schedule.faults.end(), is_hang)) continue;
+    ++hung;
+    const SimReport report = RunSchedule(schedule);
+    given_up += report.loads_given_up;
+    ASSERT_TRUE(report.violations.empty())
+        << "seed " << seed << ": " << report.violations.front().what;
+  }
+  std::cout << given_up << " reads given up\n";
+  EXPECT_GT(given_up, 0);
+}
+
 TEST(Swarm, EveryFaultMeetsEveryState) {
   SetLogLevel(LogLevel::kError);
   const SwarmReport report = RunSwarm({.first_seed = 1, .schedules = 3000, .threads = 2});
