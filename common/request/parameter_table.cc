@@ -47,7 +47,8 @@ constexpr absl::string_view kRecipe = R"(
 
 1. `proto/tandem/v1/common.proto`: the field, with a number that was never used.
 2. `common/request/sampling_params.h`: the member, whose default changes nothing.
-3. `common/request/parameter_table.h`: the row, with names, range and help.
+3. `common/request/parameter_table.h`: the row, with names, range and help. If the name has a row in
+   `common/request/request_members.h`, which refuses it, remove that.
 4. `common/rpc/wire_fields.h`: the row that pairs member and field. The compiler reports
    rows that do not match.
 5. `tandem parameter-docs > docs/PARAMETERS.md`, and with a flag

@@ -137,13 +137,23 @@ TEST(RequestMembers, EveryNameOfTheOtherServersSchemasIsListed) {
   for (const auto& [schema, count] : names) EXPECT_GT(count, 15) << schema;
 }
 
+// A name may be in both tables where the front end's code and the parameter read it together.
 TEST(RequestMembers, NoNameHasTwoMeanings) {
-  std::map<std::pair<absl::string_view, unsigned>, int> rows;
-  for (const RequestMember& member : request::kRequestMembers) {
+  std::map<std::pair<absl::string_view, unsigned>, int> members, meanings;
+  const auto count = [](auto& rows, absl::string_view name, unsigned apis) {
     for (const request::Api api : {request::kCompletions, request::kChat})
-      if (member.apis & api) ++rows[{member.name, api}];
+      if (apis & api) ++rows[{name, api}];
+  };
+  for (const RequestMember& member : request::kRequestMembers) {
+    count(members, member.name, member.apis);
+    if (member.handling != Handling::kServed) count(meanings, member.name, member.apis);
   }
-  for (const auto& [row, count] : rows) EXPECT_EQ(count, 1) << row.first;
+  request::ForEachParameter([&](const auto& row) {
+    count(meanings, row.about.name, row.about.apis);
+    for (const request::Alias& alias : row.about.aliases) count(meanings, alias.name, alias.apis);
+  });
+  for (const auto& rows : {members, meanings})
+    for (const auto& [row, number] : rows) EXPECT_EQ(number, 1) << row.first;
   EXPECT_TRUE(IsListed("temperature", request::kChat));
   EXPECT_FALSE(IsListed("messages", request::kCompletions));
 }
