@@ -214,6 +214,16 @@ class TidyTest(unittest.TestCase):
         for row in ["| `router/` + your header | a `NewName` |", "| `router/a.h` | the flag, `tandem up --x` |"]:
             self.assertEqual(found(row), [])
 
+    def test_samples_of_recipes(self):
+        self.plant("router/a.cc", 'const A::Row A::kRows[] = {\n    {"/a,b", F(1, 2), {3, 4}},\n    {"/c", 5, {}},\n};\n')
+        def found(sample, table="kRows"):
+            return self.found("docs/EXTENDING.md", f"## B\n\n| File | Change |\n|---|---|\n| `router/a.cc` | `{table}` |\n"
+                              f"\n```cpp\n{sample}\n```\n", "recipe")
+        for sample in ['    {"/d, e", G(6,\n    7), {8}},', '{"/d", 6, {}}', "int F() {\n  return 1;\n}", "int a = 1;"]:
+            self.assertEqual(found(sample), [], sample)
+        for sample in ['    {"/d", 6},', '{"/d", 6, {}, 7}']:
+            self.assertEqual(found(sample), [8], sample)
+
     def test_the_baseline_only_shrinks(self):
         self.plant("common/kv/old.h", "#pragma once\n")
         self.plant(baseline.FILE, "# why\nthread-contract common/kv/old.h\nthread-contract common/kv/fixed.h\n")
