@@ -2,6 +2,7 @@
 """Goal: every preset for sanitizers and fuzzers configures, and compiles with the sanitizers that it names.
 
 Nothing else does this before someone needs such a build. Configures in a scratch folder and builds nothing.
+Of presets that share a folder, each undoes what another one set there.
 """
 
 import json
@@ -17,21 +18,34 @@ ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = 77
 
 
-def sanitizer_presets():
-    """{name: its cache variables} of the presets that name sanitizers, what they inherit included."""
+def all_presets():
+    """{name: (its folder, its cache variables)}, what they inherit included."""
     presets = {p["name"]: p for p in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
 
-    def variables(name):
+    def inherited(name):
         preset = presets[name]
-        inherited = variables(preset["inherits"]) if "inherits" in preset else {}
-        return {**inherited, **preset.get("cacheVariables", {})}
+        folder, variables = inherited(preset["inherits"]) if "inherits" in preset else (None, {})
+        return preset.get("binaryDir", folder), {**variables, **preset.get("cacheVariables", {})}
 
-    return {name: variables(name) for name in presets if "TANDEM_SANITIZE" in variables(name)}
+    return {name: inherited(name) for name in presets}
+
+
+def sanitizer_presets():
+    """{name: its cache variables} of the presets that name sanitizers."""
+    return {name: variables for name, (_, variables) in all_presets().items() if "TANDEM_SANITIZE" in variables}
 
 
 class PresetsTest(unittest.TestCase):
     def test_there_are_some(self):
         self.assertLessEqual({"asan", "tsan", "fuzz", "fuzz-fast"}, set(sanitizer_presets()))
+
+    def test_presets_of_one_folder_set_the_same_variables(self):
+        first = {}
+        for name, (folder, variables) in all_presets().items():
+            if folder:
+                with self.subTest(preset=name):
+                    self.assertEqual(set(variables), first.setdefault(folder, set(variables)))
+        self.assertGreater(len(first), 3)
 
     def test_each_configures_with_its_sanitizers(self):
         scratch = Path(tempfile.mkdtemp(prefix="presets-test-"))
