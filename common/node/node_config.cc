@@ -128,9 +128,10 @@ void RegisterKvCache(config::Schema& schema, NodeConfig& config) {
 void RegisterLending(config::Schema& schema, NodeConfig& config) {
   schema.Add(
       "lend-fraction", &config.kv.lend_fraction,
-      "Share of the node's KV blocks that may hold the KV of other nodes' sequences. A decode "
-      "node that lends also borrows: when its blocks run short, other nodes keep the oldest "
-      "KV of its sequences and compute attention over it. 0 = it does neither.",
+      "Share of the node's KV blocks that may hold the KV of other nodes' sequences. A node that "
+      "lends also borrows: when its blocks run short, other nodes keep the oldest KV of its "
+      "sequences and compute attention over it; a prefill node borrows for prompts that the "
+      "decode node cannot hold. 0 = it does neither.",
       {.min = 0, .max = 0.9, .group = "KV cache"});
   schema.Add("lend-compute-share", &config.kv.lend_compute_share,
              "Share of one processor that computing for other nodes' sequences may take.",
