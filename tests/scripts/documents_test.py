@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Goal: a document never points at a file that is not there, and its pictures are current.
 
-Checks every committed Markdown file: links and their anchors, and paths, file names, test names,
-members of classes and fields of messages in backquotes. Checks the pages that comments of the code
+Checks every committed Markdown file: links and their anchors, names of metrics, and paths, file
+names, test names, members of classes and fields of messages in backquotes. Checks the pages that comments of the code
 name, and holds docs/pictures to scripts/draw_diagrams.py.
 """
 
@@ -184,6 +184,19 @@ class DocumentsTest(unittest.TestCase):
                 with self.subTest(field=f"{message}.{field}"):
                     self.assertIn(field, fields.get(message, ()))
         self.assertGreater(count, 1)
+
+    def test_every_metric_exists(self):
+        page = "".join(source.read_text(encoding="utf-8") for source in (ROOT / "router" / "front_end").rglob("*.cc"))
+        metrics, count = set(re.findall(r'"((?:tandem_|vllm:)\w+)"', page)), 0
+        for document in documents():
+            if HISTORY in document.parents or DECISIONS in document.parents:
+                continue
+            text = document.read_text(encoding="utf-8").replace("tandem_test(", "")
+            for metric in re.findall(r"\btandem_\w*[a-z]\b(?!\*)", text):
+                count += 1
+                with self.subTest(document=str(document.relative_to(ROOT)), metric=metric):
+                    self.assertIn(re.sub(r"_(bucket|sum|count)$", "", metric), metrics)
+        self.assertGreater(count, 40)
 
     def test_every_page_that_the_code_names_exists(self):
         for folder in FOLDERS:
