@@ -295,7 +295,7 @@ absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time now) {
   node::Borrower& borrower = resources_.borrower();
   borrower.BeforeStep(now);
   const absl::Span<const engine::SequenceSlice> slices = resources_.PlanStep(now);
-  borrower.AfterPlan(!slices.empty() || preparing(), now);
+  borrower.AfterPlan(!slices.empty() || preparing() || AwaitsBlocks(), now);
   return slices;
 }
 

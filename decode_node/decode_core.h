@@ -176,6 +176,8 @@ class DecodeCore final : public node::NodeCore {
   bool LentSome(const Leg& leg) const {
     return !scheduler_.Get(leg.sequence).lent_use.creditors.empty();
   }
+  // Whether blocks come back that no sequence in a queue holds, by a deadline of their own.
+  bool AwaitsBlocks() const { return own_leases() > 0 || resources_.awaits_blocks(); }
   // Ends the legs of sequences that get no memory.
   void EndStarved(absl::Time now);
   // Tells the routers, each kWaitingInterval, which legs that generate wait: no node is at fault.

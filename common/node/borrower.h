@@ -131,7 +131,8 @@ class Borrower {
 
   // Before each PlanStep, with no step running.
   void BeforeStep(absl::Time now);
-  // Whether that PlanStep planned something, or had nothing to do.
+  // Whether that PlanStep planned something, or had nothing to do, or blocks come back by a
+  // deadline.
   void AfterPlan(bool progress, absl::Time now);
   void OnTick(absl::Time now);
   // The sequence that cannot go on because it gets no memory, if there is one: the core ends it.
@@ -339,7 +340,7 @@ class Borrower {
     absl::Time until = absl::InfinitePast();
   } plan_;
   absl::Time keep_until_ = absl::InfinitePast();  // what is lent stays, unless it is recalled
-  // Since sequences run of which no step computes any.
+  // Since sequences run of which no step computes any, though no blocks come back by a deadline.
   std::optional<Wait> starved_;
   int64_t plans_ = 0;  // steps that were planned
   uint64_t next_loan_ = 1;

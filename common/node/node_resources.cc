@@ -215,6 +215,11 @@ v1::NodeLoad NodeResources::load() const {
   return load;
 }
 
+bool NodeResources::awaits_blocks() const {
+  return leases() > 0 ||
+         scheduler_.size() > scheduler_.running_count() + scheduler_.waiting_count();
+}
+
 bool NodeResources::idle() const {
   return scheduler_.size() == 0 && prefix_migration_.idle() && prefix_fetch_.idle() &&
          fetched_prompts_.idle() && stored_blocks_.idle() && borrower_.idle() && lender_.idle();

@@ -118,6 +118,9 @@ class NodeResources {
   v1::NodeLoad load() const;
   // Likewise of NodeCore::held.
   int64_t held() const;
+  // Whether leases hold blocks, or sequences that are in no queue, the legs' own leases excepted.
+  // Each has a deadline. Not: blocks that a hanging disk keeps in quarantine, which has none.
+  bool awaits_blocks() const;
   // No sequence, lease, export, loan or quarantined block is left, the legs' own ones excepted.
   bool idle() const;
 

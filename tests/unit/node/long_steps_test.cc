@@ -1,6 +1,6 @@
 // Goal: what a node waits for is never given up because of a step, or a pause of the process, that
 // took longer than the wait may: a healthy sequence goes on, and a loan that came meanwhile is
-// used.
+// used. Nor because another wait, which has its own deadline, keeps the memory.
 #include "tests/unit/node/lending_fixture.h"
 
 namespace tandem::decode_node {
@@ -80,6 +80,26 @@ TEST_F(LongStepsTest, ASequenceThatWaitsForACreditorIsNotStarved) {
     EXPECT_TRUE(core_->PlanStep(now_).empty());
     EXPECT_OK(Tick());
   }
+}
+
+// The other's prompt may be on its way for longer than a sequence may starve.
+TEST_F(LongStepsTest, ASequenceThatWaitsForTheBlocksOfALeaseIsNotStarved) {
+  Send(Answer("a", 40, 60));
+  v1::NodeCommand receiving = Answer("b", 40, 20);
+  receiving.mutable_start_decode()->mutable_sequence()->set_cache_salt("b");
+  receiving.mutable_start_decode()->set_local_prefill_tokens_max(0);
+  receiving.mutable_start_decode()->set_deadline_s(120);
+  const node::NodeActions reserved = Send(receiving);
+  ASSERT_EQ(reserved.events.size(), 1u);
+  ASSERT_NE(reserved.events[0].second.reserved().lease_id(), 0u);
+  StepUntilStarved();
+  for (int64_t i = 0; i < 2 * node::Borrower::kStalledPlansMin; ++i) {
+    now_ += node::Borrower::kStarvedMax / 4;
+    EXPECT_TRUE(core_->PlanStep(now_).empty());
+    EXPECT_OK(Tick());
+  }
+  Send(Abort("b"));
+  EXPECT_EQ(core_->PlanStep(now_).size(), 1u) << "it has the blocks now";
 }
 
 TEST_F(LongStepsTest, ALoanThatBecomesReadyDuringALongStepIsUsed) {
