@@ -84,6 +84,7 @@ void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
   sequence.token_counts = {};
   sequence.rebuild.reset();
   sequence.gives_up_loans = sequence.awaits_loans = sequence.awaits_creditors = false;
+  sequence.lacks_room = false;
   sequence.lost_loans.clear();
   sequence.blocks.clear();
   sequence.num_computed = 0;
@@ -341,7 +342,10 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
     short_of_blocks_ = true;
     // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines, and
     // those of units that move to a creditor soon.
-    if (loan_expected_ || !sequence.generates || !PreemptFor(sequence)) return false;
+    if (loan_expected_ || !sequence.generates || !PreemptFor(sequence)) {
+      sequence.lacks_room = true;
+      return false;
+    }
   }
 }
 

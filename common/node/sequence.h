@@ -133,6 +133,7 @@ struct Sequence {
   bool in_step = false;         // a slice of the running step
   bool released = false;        // erased when the running step is done
   bool gives_up_loans = false;  // when the running step ends: lost_loans, or all if there are none
+  bool lacks_room = false;      // got no block or slot for its next row; until a row is planned
   std::vector<TokenId> tokens;  // prompt, then generated
   int64_t num_computed = 0;     // tokens whose KV lies in `blocks`
   int64_t num_sealed = 0;       // leading blocks that were offered to the prefix cache
@@ -198,7 +199,7 @@ struct Sequence {
   // Of one that has generated a token: whether it gets none because it waits for its turn or for
   // memory, or computes again what it gave up.
   bool makes_no_token() const {
-    return phase == SequencePhase::kWaiting || remaining() > 1 || rebuild != nullptr;
+    return phase == SequencePhase::kWaiting || remaining() > 1 || rebuild != nullptr || lacks_room;
   }
   // Whether it has lent units, or has yet to compute some that it has lost.
   bool borrows() const { return !remote.lent.empty() || rebuild != nullptr; }

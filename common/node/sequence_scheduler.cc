@@ -385,6 +385,7 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
   planned.forked_from = forked_from;
   shape_.Add(first_row, num_rows, sample);
   sequence.in_step = true;
+  sequence.lacks_room = false;
 }
 
 bool SequenceScheduler::PlanSuspect() {

@@ -58,5 +58,38 @@ TEST_F(WaitingLegTest, AreReportedWhileTheyWait) {
   EXPECT_NEAR(waits_["b"], intervals, 1);
 }
 
+// It stays in the batch: no other sequence can be preempted for it.
+TEST_F(WaitingLegTest, AreReportedWhileTheyLackTheBlocksOfALease) {
+  Send(Long("a"));
+  v1::NodeCommand receiving = Run("b", 40);
+  receiving.mutable_start_decode()->mutable_sequence()->set_cache_salt("b");
+  receiving.mutable_start_decode()->set_deadline_s(120);
+  const node::NodeActions reserved = Send(receiving);
+  ASSERT_EQ(reserved.events.size(), 1u);
+  const uint64_t lease = reserved.events[0].second.reserved().lease_id();
+  for (int step = 0, before = -1; step < kTokens && tokens_["a"] > before; ++step) {
+    before = tokens_["a"];
+    Count(Step());
+  }
+  ASSERT_GT(tokens_["a"], 0);
+  ASSERT_LT(tokens_["a"], kTokens);
+  const auto tick = [&](absl::Duration time) {
+    const absl::Time end = now_ + time;
+    for (; now_ < end; now_ += absl::Milliseconds(100)) {
+      core_->OnTick(now_);
+      Count(resources_->TakeActions());
+      Count(Step());
+    }
+  };
+  tick(absl::Seconds(3));
+  EXPECT_EQ(waits_["a"], absl::Seconds(3) / DecodeCore::kWaitingInterval);
+  Send(Abort("b"));
+  Send(transfer::LeaseDrained{LeaseId(lease)});
+  Count(Step());
+  tick(absl::Seconds(1));
+  EXPECT_EQ(waits_["a"], absl::Seconds(3) / DecodeCore::kWaitingInterval) << "it goes on";
+  EXPECT_EQ(waits_["b"], 0);
+}
+
 }  // namespace
 }  // namespace tandem::decode_node
