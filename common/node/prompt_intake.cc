@@ -29,6 +29,11 @@ std::optional<PromptIntake::Prompt> PromptIntake::Take(RouterKey router, const C
   if (!time_allowed.ok()) return refuse(time_allowed.status());
   auto input = parse(router, command);
   if (!input.ok()) return refuse(input.status());
+  // A load or a fetch takes blocks, too: not for a prompt that would then be refused, and not those
+  // that a sequence lacks.
+  constexpr bool kGenerates = std::is_same_v<Command, v1::StartDecode>;
+  if (absl::Status can = resources_.scheduler().CanAdmit(*input, kGenerates); !can.ok())
+    return refuse(can);
   input->arrived = arrived;
   if (resources_.stored_blocks().WaitForLoad(router, command, *input, *time_allowed, now) ||
       resources_.fetched_prompts().WaitForFetch(router, command, *input, *time_allowed, now))

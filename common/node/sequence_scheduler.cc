@@ -86,17 +86,19 @@ std::vector<kv::BlockHash> SequenceScheduler::HashesOf(const SequenceInput& inpu
 
 // ---- admission and release
 
-absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool generates) {
+int64_t SequenceScheduler::BlocksMax(const SequenceInput& input, bool generates) const {
   const kv::BlockLayout& layout = options_.spec.layout;
-  const int64_t prompt_tokens = static_cast<int64_t>(input.prompt.size());
-  const int64_t prompt_blocks = layout.BlocksFor(prompt_tokens);
-  const int64_t tokens_max = MaxTokens(input, options_.spec.context_tokens);
   // The last token's own KV is never needed.
-  const int64_t blocks_max = generates ? layout.BlocksFor(tokens_max - 1) : prompt_blocks;
+  return layout.BlocksFor(generates ? MaxTokens(input, options_.spec.context_tokens) - 1
+                                    : static_cast<int64_t>(input.prompt.size()));
+}
+
+absl::Status SequenceScheduler::CanAdmit(const SequenceInput& input, bool generates) const {
+  const int64_t blocks_max = BlocksMax(input, generates);
   const int64_t borrowable = Borrowable(input);
   if (blocks_max > options_.num_blocks + borrowable) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "sequence of ", prompt_tokens, " prompt tokens and at most ", input.stop.max_tokens,
+        "sequence of ", input.prompt.size(), " prompt tokens and at most ", input.stop.max_tokens,
         " generated ones needs ", blocks_max, " KV blocks, this node has ", options_.num_blocks,
         borrowable > 0 ? absl::StrCat(" and may borrow ", borrowable) : ""));
   }
@@ -109,11 +111,20 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
     return absl::ResourceExhaustedError(
         "KV pool: no new sequence is admitted while running ones wait for blocks");
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool generates) {
+  RETURN_IF_ERROR(CanAdmit(input, generates));
+  const kv::BlockLayout& layout = options_.spec.layout;
+  const int64_t prompt_tokens = static_cast<int64_t>(input.prompt.size());
+  const int64_t prompt_blocks = layout.BlocksFor(prompt_tokens);
+  const int64_t blocks_max = BlocksMax(input, generates);
   auto sequence = std::make_unique<Sequence>();
   sequence->id = SequenceId(next_id_);
+  sequence->tokens_max = MaxTokens(input, options_.spec.context_tokens);
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
-  sequence->tokens_max = tokens_max;
   sequence->salt = SaltOf(input);
   sequence->outgrows = blocks_max > options_.num_blocks;
   sequence->generates = generates;

@@ -123,6 +123,9 @@ class SequenceScheduler {
   // Errors: kInvalidArgument when the pool could never hold it; kResourceExhausted when there are
   // no blocks or slots now (nothing is held then).
   absl::StatusOr<SequenceId> Admit(SequenceInput input, bool generates);
+  // Whether Admit would take it on if there is room for its prompt. Call it before anything takes
+  // memory for a prompt that is admitted later. Errors: as Admit.
+  absl::Status CanAdmit(const SequenceInput& input, bool generates) const;
 
   // REQUIRES for all below: `id` was admitted and not released.
   const Sequence& Get(SequenceId id) const;
@@ -342,6 +345,8 @@ class SequenceScheduler {
   // No sequence can go on: the last one that lacks blocks for lost units gives up some that it has
   // kept. False when there is none.
   bool MakeRoomForLost();
+  // The blocks of all tokens that the sequence may have.
+  int64_t BlocksMax(const SequenceInput& input, bool generates) const;
   // Blocks that a sequence may borrow here.
   int64_t Borrowable(const SequenceInput& input) const {
     const bool may = options_.borrows && options_.spec.unit_tokens > 0;
