@@ -216,7 +216,7 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time now) {
   ledger_.counters().set_kv_bytes_received(ledger_.counters().kv_bytes_received() +
                                            event.bytes_received);
   const auto reason = OnAppended(leg, scheduler_.AppendToken(leg.sequence, first.token_id()));
-  if (!reason.ok()) return FailAndEnd(it, reason.status(), "first token breaks the constraint");
+  if (!reason.ok()) return FailRequestAndEnd(it, reason.status(), "constraint");
   if (*reason != request::FinishReason::kNone) Finish(it, *reason);
 }
 
