@@ -8,9 +8,10 @@
 //                                                     ascending
 //
 // Steps of tokens are absolute. A token that a vector does not attend to has p = 0 there, which
-// adds an exact zero. A vector's operations are therefore the same whichever others share its
-// group. Tokens that no vector of the group attends to may hold anything, so their v counts as 0,
-// too.
+// adds an exact zero where its v is finite. A vector's operations are therefore the same whichever
+// others share its group. Tokens that no vector of the group attends to may hold anything, so their
+// v counts as 0, too. A vector whose sums meet 0·inf or 0·NaN of a token that only others attend to
+// runs again in a group of its own.
 //
 // Up to 16 vectors are the rows of one tile and meet four tiles of K or V at a time; up to 32 are
 // the rows of two tiles and meet two, so that each byte of K and V is loaded for 32 vectors.
@@ -301,6 +302,40 @@ void RunGroup(const TilePass& pass) {
   for (; column < pass.view.head_dim; column += 16) AddColumns<kTwo, 1>(pass, column);
 }
 
+TANDEM_INLINE bool AllFinite(const float* values, int32_t size) {
+  V16 sum = Zero();  // x·0 is NaN for infinities and NaN, and 0 for all others
+  for (int32_t i = 0; i < size; i += 16) sum = Fma(Load(values + i), Zero(), sum);
+  return ReduceAdd(sum) == 0;
+}
+
+// Vector r of the group alone.
+PartitionGroup OnlyVector(const PartitionGroup& group, int32_t r) {
+  const int32_t head_dim = group.layer->shape.head_dim;
+  PartitionGroup one = group;
+  one.size = 1;
+  one.q_pairs = static_cast<const uint16_t*>(group.q_pairs) + r * PaddedHeadDim(head_dim);
+  one.begin[0] = group.begin[r];
+  one.end[0] = group.end[r];
+  one.stream = nullptr;
+  one.m = group.m + r;
+  one.l = group.l + r;
+  one.o = group.o + r * head_dim;
+  return one;
+}
+
+// Runs each vector again whose output is not finite and that does not attend to all of the group's
+// tokens.
+void RepeatAlone(const TilePass& pass) {
+  const PartitionGroup& group = pass.group;
+  const int32_t head_dim = pass.view.head_dim;
+  for (int32_t r = 0; r < group.size; ++r) {
+    const bool attends = group.begin[r] < group.end[r];
+    const bool to_all = group.begin[r] == pass.begin && group.end[r] == pass.end;
+    if (!attends || to_all || AllFinite(group.o + r * head_dim, head_dim)) continue;
+    RunPartitionGroupTile(OnlyVector(group, r));
+  }
+}
+
 }  // namespace
 
 void RunPartitionGroupTile(const PartitionGroup& group) {
@@ -316,6 +351,7 @@ void RunPartitionGroupTile(const PartitionGroup& group) {
     group.tiles->rows = group.size;
   }
   group.size > kTileRows ? RunGroup<true>(pass) : RunGroup<false>(pass);
+  if (group.size > 1) RepeatAlone(pass);
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA

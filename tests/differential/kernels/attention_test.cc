@@ -36,6 +36,12 @@ class AttentionTest : public ClassTest {
     return data;
   }
 
+  static Floats Copy(const Floats& from) {
+    Floats to(from.size());
+    std::memcpy(to.data(), from.data(), from.size() * sizeof(float));
+    return to;
+  }
+
   // Moves q onto the integers that an int8 cache's attention rounds it to, head by head.
   static void RoundQueries(const AttentionShape& shape, SequenceData* data) {
     const size_t size = static_cast<size_t>(shape.kv.head_dim);
@@ -187,6 +193,37 @@ TEST_P(AttentionTest, NeighboursDoNotChangeBits) {
           expected.data() + static_cast<size_t>(tail.begin) * row_size, rows * row_size,
           "sequence " + std::to_string(tail.sequence) + ", " + Describe(shape, alone[0].length));
       row += rows;
+    }
+  }
+}
+
+// Rows of one tile may attend to different tokens.
+TEST_P(AttentionTest, InfinitiesReachOnlyRowsThatAttendToThem) {
+  for (KvType type : {KvType::kF32, KvType::kBf16}) {
+    for (int32_t window : {0, 40}) {
+      const AttentionShape shape = {{2, 64, 32, type}, 6, window};
+      std::vector<SequenceData> finite, infinite;
+      finite.push_back(RandomSequence(shape, 400));
+      infinite.push_back({400, Copy(finite[0].q), Copy(finite[0].k), Copy(finite[0].v)});
+      const int32_t position = static_cast<int32_t>(Uniform(1, 399));
+      const size_t kv_size = static_cast<size_t>(shape.kv.num_kv_heads * shape.kv.head_dim);
+      for (size_t i = 0; i < kv_size; ++i) {
+        const size_t at = static_cast<size_t>(position) * kv_size + i;
+        infinite[0].v[at] = i % 2 == 0 ? INFINITY : NAN;
+        if (window != 0) infinite[0].k[at] = -INFINITY;
+      }
+      const Floats expected = RunAlone(shape, finite), out = RunAlone(shape, infinite);
+      const size_t row_size = static_cast<size_t>(shape.num_heads * shape.kv.head_dim);
+      for (int32_t row = 0; row < 400; ++row) {
+        const float* values = out.data() + static_cast<size_t>(row) * row_size;
+        if (row >= position && (window == 0 || row < position + window)) {
+          EXPECT_FALSE(std::isfinite(values[0])) << "row " << row << ", position " << position;
+          continue;
+        }
+        ExpectSameBits(values, expected.data() + static_cast<size_t>(row) * row_size, row_size,
+                       "row " + std::to_string(row) + ", position " + std::to_string(position) +
+                           ", window " + std::to_string(window));
+      }
     }
   }
 }
