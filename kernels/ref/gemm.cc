@@ -16,7 +16,9 @@ namespace {
 
 float RoundWeight(WeightType type, float w, float most) {
   if (type == WeightType::kBf16) return FromBf16(ToBf16(w));
-  if (type == WeightType::kF32 || most == 0) return w;
+  if (type == WeightType::kF32) return w;
+  // 127 / most would be infinite a little below this. All classes take such a row as zeros.
+  if (!(most > 1e-30f)) return 0;
   return std::nearbyint(w * (127.0f / most)) * (most / 127.0f);
 }
 

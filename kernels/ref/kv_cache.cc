@@ -18,13 +18,19 @@ char* Address(const KvLayer& layer, const KvReadArgs& place) {
          static_cast<size_t>(place.token) * token_bytes;
 }
 
+// In [-127, 127]. NaN, which has no int8, becomes -127.
+int8_t RoundToInt8(float scaled) {
+  const float rounded = std::nearbyint(scaled);
+  return static_cast<int8_t>(rounded > -127.0f ? std::min(rounded, 127.0f) : -127.0f);
+}
+
 void WriteInt8(const float* values, int32_t size, char* out) {
   float most = 0;
   for (int32_t d = 0; d < size; ++d) most = std::max(most, std::fabs(values[d]));
   const float scale = most / 127.0f, factor = most > 1e-30f ? 127.0f / most : 0.0f;
   std::memcpy(out, &scale, sizeof(scale));
   for (int32_t d = 0; d < size; ++d) {
-    reinterpret_cast<int8_t*>(out)[4 + d] = static_cast<int8_t>(std::nearbyint(values[d] * factor));
+    reinterpret_cast<int8_t*>(out)[4 + d] = RoundToInt8(values[d] * factor);
   }
 }
 

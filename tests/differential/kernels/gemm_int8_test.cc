@@ -65,6 +65,27 @@ TEST_P(Int8GemmTest, IsItsDefinitionToTheBit) {
   }
 }
 
+// 127 / max|w| is infinite for the smallest weights.
+TEST_P(Int8GemmTest, RowsOfTheSmallestWeightsAreZeros) {
+  Product p = Draw(5, 40, 70);
+  p.with_bias = p.with_residual = false;
+  const float tiny[] = {1e-30f, 1e-38f, 1e-40f, 1.4e-45f};
+  for (int64_t n = 0; n < 4; ++n) {
+    for (int64_t k = 0; k < p.k; ++k) {
+      p.w[static_cast<size_t>(n * p.k + k)] = k % 3 == 0 ? -tiny[n] : tiny[n] / 2;
+    }
+  }
+  const Floats y = Run(*backend_, p, Pack(*backend_, p), {});
+  const Floats expected = Run(ref_, p, Pack(ref_, p), {});
+  for (int64_t m = 0; m < p.rows; ++m) {
+    for (int64_t n = 0; n < 4; ++n) {
+      const auto at = static_cast<size_t>(m * p.n + n);
+      EXPECT_EQ(y[at], 0) << "weights of " << tiny[n];
+      EXPECT_EQ(expected[at], 0) << "weights of " << tiny[n] << " in ref";
+    }
+  }
+}
+
 TEST_P(Int8GemmTest, AgreesWithDouble) {
   for (int trial = 0; trial < 20; ++trial) {
     const Product p = Draw(Uniform(1, 40), Uniform(1, 100), Uniform(1, 600));

@@ -1,5 +1,6 @@
 // Goal: what is written into the cache is what is read: every token, K and V, rounded to the
-// cache's type exactly as the reference rounds it, and nothing else of the region changes.
+// cache's type exactly as the reference rounds it, and nothing else of the region changes. The
+// reference gives NaN, which int8 has not, a code of its own.
 #include "paged_batch.h"
 
 namespace tandem::kernels {
@@ -50,6 +51,23 @@ TEST_P(KvCacheTest, WritesEveryTokenRoundedAndNothingElse) {
       }
     }
   }
+}
+
+TEST(RefKvCache, NaNBecomesTheLeastInt8Code) {
+  const Backend& ref = *FindBackend(IsaClass::kRef);
+  const KvShape shape = {1, 16, 16, KvType::kInt8};
+  std::mt19937_64 order(1);
+  PagedCache cache(shape, {1}, &order);
+  Floats values(16);
+  for (size_t d = 0; d < 16; ++d) values[d] = 0;
+  values[0] = 127;
+  values[1] = NAN;
+  const SequenceRows rows = {cache.table(0).data(), 0, 1, 0};
+  ref.kv_write({values.data(), 16, values.data(), 16, cache.layer(), &rows, 1}, {});
+  const auto read = ReadBack(ref, cache.layer(), cache.table(0), 0, 0, true);
+  EXPECT_EQ(read[0], 127);
+  EXPECT_EQ(read[1], -127);
+  EXPECT_EQ(read[2], 0);
 }
 
 }  // namespace
