@@ -12,7 +12,7 @@ namespace tandem::engine {
 struct MachineRoofs {
   double flops = 0;                   // operations a second of products with fp32 or bf16 weights
   double int8_flops = 0;              // of products with int8 weights
-  double bytes_per_second = 0;        // read from memory
+  double bytes_per_second = 0;        // read from memory, in order
   double cache_bytes_per_second = 0;  // read from the cores' own caches
 };
 
