@@ -57,16 +57,17 @@ std::string FormatTable(const KernelReport& report) {
   std::string text = absl::StrFormat(
       "numerics %s, weights %s, KV %s\nroofs: %.1f GFLOP/s (int8: %.1f), %.1f GB/s from memory, "
       "%.1f GB/s from "
-      "cache, measured in this run\n\n%-18s %-34s %10s %10s %7s  %9s %9s  %s\n",
+      "cache, measured in this run\n\n%-18s %-34s %-7s %10s %10s %7s  %9s %9s  %s\n",
       report.numerics, report.weights, report.kv_type, report.roofs.flops / 1e9,
       report.roofs.int8_flops / 1e9, report.roofs.bytes_per_second / 1e9,
-      report.roofs.cache_bytes_per_second / 1e9, "OPERATION", "SHAPE", "MICROS", "ROOF", "RATIO",
-      "GFLOP/S", "GB/S", "BOUND BY");
+      report.roofs.cache_bytes_per_second / 1e9, "OPERATION", "SHAPE", "WEIGHTS", "MICROS", "ROOF",
+      "RATIO", "GFLOP/S", "GB/S", "BOUND BY");
   for (const KernelResult& result : report.results) {
-    absl::StrAppendFormat(
-        &text, "%-18s %-34s %10.1f %10.1f %6.1f%%  %9.1f %9.1f  %s\n", result.operation,
-        result.shape, result.micros, result.roof_micros, 100 * result.roof_micros / result.micros,
-        result.flops / result.micros / 1e3, result.bytes / result.micros / 1e3, result.bound);
+    absl::StrAppendFormat(&text, "%-18s %-34s %-7s %10.1f %10.1f %6.1f%%  %9.1f %9.1f  %s\n",
+                          result.operation, result.shape, result.weights, result.micros,
+                          result.roof_micros, 100 * result.roof_micros / result.micros,
+                          result.flops / result.micros / 1e3, result.bytes / result.micros / 1e3,
+                          result.bound);
   }
   return text;
 }
@@ -81,11 +82,13 @@ std::string FormatJson(const KernelReport& report) {
   for (size_t i = 0; i < report.results.size(); ++i) {
     const KernelResult& result = report.results[i];
     absl::StrAppendFormat(&text,
-                          "%s\n  {\"operation\": \"%s\", \"shape\": \"%s\", \"micros\": %.6g, "
+                          "%s\n  {\"operation\": \"%s\", \"shape\": \"%s\", \"weights\": \"%s\", "
+                          "\"micros\": %.6g, "
                           "\"roof_micros\": %.6g, \"flops\": %.6g, \"bytes\": %.6g, \"bound\": "
                           "\"%s\"}",
-                          i == 0 ? "" : ",", result.operation, result.shape, result.micros,
-                          result.roof_micros, result.flops, result.bytes, result.bound);
+                          i == 0 ? "" : ",", result.operation, result.shape, result.weights,
+                          result.micros, result.roof_micros, result.flops, result.bytes,
+                          result.bound);
   }
   return text + "\n]}\n";
 }

@@ -43,6 +43,11 @@ class CostModel {
     return sum;
   }
 
+  // Operations a second of products with the engine's weights.
+  double ProductFlops(const MachineRoofs& roofs) const {
+    return weight_bytes_.int8_products ? roofs.int8_flops : roofs.flops;
+  }
+
   // Fills everything in `result` except measurements. The run reads the weights `steps` times.
   void Fill(const MachineRoofs& roofs, int64_t chunk_tokens, BenchResult* result) const {
     const BenchShape& shape = result->shape;
@@ -62,9 +67,8 @@ class CostModel {
     const double product_flops = 2 * (tokens * layers * layer_weights_ + outputs * output_weights_);
     const double attention_flops = 4 * visible * config_.num_heads * config_.head_dim;
     const double flops = product_flops + attention_flops;
-    const double product_rate = weight_bytes_.int8_products ? roofs.int8_flops : roofs.flops;
     const double arithmetic_s =
-        roofs.flops > 0 ? product_flops / product_rate + attention_flops / roofs.flops : 0;
+        roofs.flops > 0 ? product_flops / ProductFlops(roofs) + attention_flops / roofs.flops : 0;
     const double memory_s = (weight_bytes + kv_bytes) / roofs.bytes_per_second;
     result->flops_per_token = flops / tokens;
     result->bytes_per_token = (weight_bytes + kv_bytes) / tokens;
@@ -207,6 +211,7 @@ absl::StatusOr<BenchReport> BenchEngine(const model::Checkpoint& checkpoint,
   report.numerics_id = spec.numerics_id;
   ASSIGN_OR_RETURN(report.roofs, MeasureRoofsOf(checkpoint, options));
   const CostModel costs(checkpoint, spec);
+  report.product_flops = costs.ProductFlops(report.roofs);
   for (const BenchShape& shape : options.shapes) {
     BenchResult& result = report.results.emplace_back();
     result.shape = shape;

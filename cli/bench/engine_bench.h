@@ -47,6 +47,7 @@ struct BenchOptions {
 struct BenchReport {
   std::string numerics_id;
   MachineRoofs roofs;
+  double product_flops = 0;  // the roof of products with these weights: one of roofs' two
   std::vector<BenchResult> results;
 };
 

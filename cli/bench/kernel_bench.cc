@@ -4,25 +4,31 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/engine/aligned_buffer.h"
 #include "common/engine/cpu/cpu_choices.h"
+#include "common/engine/cpu/weight_format.h"
 #include "common/runtime/processors.h"
 
 namespace tandem::engine {
 namespace {
+
+using model::TensorRole;
 
 // Bytes of equal matrices that calls use alternately, so that no cache keeps weights from one call
 // to the next.
 constexpr size_t kColdBytes = size_t{128} << 20;
 constexpr int64_t kContext = 2048;
 constexpr int64_t kPromptRows = 512;
-constexpr int32_t kLentPartitions = 5;  // of 256 tokens
+constexpr int32_t kLentPartitions = 5;   // of 256 tokens
+constexpr uint16_t kSmallHalf = 0x0c00;  // 2^-12 in fp16
 constexpr int32_t kSmallVocab = 49152, kLargeVocab = 262144;
 
 // A cheap sequence of numbers in [-1, 1).
@@ -48,9 +54,10 @@ class Noise {
 class KernelBench {
  public:
   struct Setup {
+    const model::Checkpoint& checkpoint;
     const model::ModelConfig& config;
     const kernels::Backend& backend;
-    kernels::WeightType weights;
+    WeightFormat weights;
     kernels::KvShape kv;
     absl::Duration time_each;
   };
@@ -71,7 +78,12 @@ class KernelBench {
   };
   void Measure(const std::string& operation, const std::string& shape, const Cost& cost,
                absl::FunctionRef<void()> call);
-  void Gemm(const std::string& name, int64_t n, int64_t k);
+  // The product of the matrix that the tensors of `roles` make together, in the types that the
+  // engine keeps it in.
+  void Gemm(const std::string& name, const std::vector<TensorRole>& roles, int64_t n, int64_t k);
+  std::set<kernels::WeightType> TypesOf(const std::vector<TensorRole>& roles) const;
+  void GemmOfType(const std::string& name, const kernels::MatrixShape& shape);
+  void Pack(const kernels::MatrixShape& shape, void* packed);
   void GemmRows(const std::string& name, const kernels::MatrixShape& shape,
                 const std::vector<const void*>& copies, int64_t rows);
   void Attention(int64_t sequences, int64_t rows_each, int64_t context);
@@ -129,31 +141,72 @@ void KernelBench::GemmRows(const std::string& name, const kernels::MatrixShape& 
   const double weight_bytes = static_cast<double>(backend.packed_bytes(shape));
   const double bytes = weight_bytes + 4.0 * static_cast<double>(rows * (shape.n + shape.k));
   size_t next = 0;
-  Measure(absl::StrCat("gemm ", name), absl::StrCat(rows, " x ", shape.n, " x ", shape.k),
-          {.flops = 2.0 * static_cast<double>(rows * shape.n * shape.k),
-           .bytes = bytes,
-           .int8 = shape.type == kernels::WeightType::kInt8 ||
-                   shape.type == kernels::WeightType::kInt4},
-          [&] {
-            args.w = {shape, copies[next++ % copies.size()]};
-            backend.gemm(args, pool_.parallel());
-          });
+  Measure(
+      absl::StrCat("gemm ", name), absl::StrCat(rows, " x ", shape.n, " x ", shape.k),
+      {.flops = 2.0 * static_cast<double>(rows * shape.n * shape.k),
+       .bytes = bytes,
+       .int8 = shape.type != kernels::WeightType::kF32 && shape.type != kernels::WeightType::kBf16},
+      [&] {
+        args.w = {shape, copies[next++ % copies.size()]};
+        backend.gemm(args, pool_.parallel());
+      });
+  results_.back().weights = WeightTypeName(shape.type);
 }
 
-void KernelBench::Gemm(const std::string& name, int64_t n, int64_t k) {
-  const kernels::MatrixShape shape = {n, k, setup_.weights};
+std::set<kernels::WeightType> KernelBench::TypesOf(const std::vector<TensorRole>& roles) const {
+  const bool output = roles.size() == 1 &&
+                      (roles[0] == TensorRole::kTokenEmbedding || roles[0] == TensorRole::kOutput);
+  std::set<kernels::WeightType> types;
+  for (int layer = output ? -1 : 0; layer < (output ? 0 : setup_.config.num_layers); ++layer) {
+    std::vector<const model::StoredTensor*> tensors;
+    for (const TensorRole role : roles) {
+      tensors.push_back(setup_.checkpoint.Find(role, layer));
+      TANDEM_CHECK(tensors.back() != nullptr, model::TensorRoleName(role), " of layer ", layer);
+    }
+    types.insert(PackedType(setup_.weights, setup_.backend, tensors, output));
+  }
+  return types;
+}
+
+void KernelBench::Gemm(const std::string& name, const std::vector<TensorRole>& roles, int64_t n,
+                       int64_t k) {
+  for (const kernels::WeightType type : TypesOf(roles)) GemmOfType(name, {n, k, type});
+}
+
+void KernelBench::Pack(const kernels::MatrixShape& shape, void* packed) {
+  kernels::PackRowsArgs args = {.shape = shape, .num_rows = shape.n, .packed = packed};
+  if (shape.type != kernels::WeightType::kQ4K) {
+    const AlignedBuffer rows = noise_.Floats(shape.n * shape.k, 0.1f);
+    args.rows = rows.floats();
+    setup_.backend.pack_rows(args);
+    return;
+  }
+  std::vector<kernels::Q4KBlock> blocks(
+      static_cast<size_t>(shape.n * shape.k / kernels::kQ4KBlockSize));
+  for (kernels::Q4KBlock& block : blocks) {
+    block.scale = block.min = kSmallHalf;
+    for (int g = 0; g < 8; ++g) {
+      block.scales[g] = block.mins[g] = static_cast<uint8_t>(40 + g);
+      for (uint8_t& quants : block.quants[g])
+        quants = static_cast<uint8_t>(128 + 127 * noise_.Next());
+    }
+  }
+  args.blocks = blocks.data();
+  setup_.backend.pack_rows(args);
+}
+
+void KernelBench::GemmOfType(const std::string& name, const kernels::MatrixShape& shape) {
   const size_t bytes = (setup_.backend.packed_bytes(shape) + 63) / 64 * 64;
   const size_t count = kColdBytes / bytes + 1;
   AlignedBuffer all(bytes * count);
-  const AlignedBuffer rows = noise_.Floats(n * k, 0.1f);
-  setup_.backend.pack_rows({shape, 0, n, rows.floats(), all.data()});
+  Pack(shape, all.data());
   std::vector<const void*> copies;
   for (size_t i = 0; i < count; ++i) {
     char* copy = static_cast<char*>(all.data()) + i * bytes;
     if (i > 0) std::memcpy(copy, all.data(), bytes);
     copies.push_back(copy);
   }
-  const bool output = n == setup_.config.vocab_size;
+  const bool output = shape.n == setup_.config.vocab_size;
   for (int64_t rows_now : {int64_t{1}, int64_t{8}, int64_t{32}, kPromptRows}) {
     if (!output || rows_now < kPromptRows) GemmRows(name, shape, copies, rows_now);
   }
@@ -324,11 +377,13 @@ void KernelBench::RunAll() {
   const model::ModelConfig& config = setup_.config;
   const int64_t q = int64_t{config.num_heads} * config.head_dim;
   const int64_t kv = int64_t{config.num_kv_heads} * config.head_dim;
-  Gemm("qkv", q + 2 * kv, config.hidden_size);
-  Gemm("o", config.hidden_size, q);
-  Gemm("gate_up", 2 * int64_t{config.ffn_size}, config.hidden_size);
-  Gemm("down", config.hidden_size, config.ffn_size);
-  Gemm("output", config.vocab_size, config.hidden_size);
+  Gemm("qkv", {TensorRole::kQ, TensorRole::kK, TensorRole::kV}, q + 2 * kv, config.hidden_size);
+  Gemm("o", {TensorRole::kO}, config.hidden_size, q);
+  Gemm("gate_up", {TensorRole::kGate, TensorRole::kUp}, 2 * int64_t{config.ffn_size},
+       config.hidden_size);
+  Gemm("down", {TensorRole::kDown}, config.hidden_size, config.ffn_size);
+  Gemm("output", {config.tied_embeddings ? TensorRole::kTokenEmbedding : TensorRole::kOutput},
+       config.vocab_size, config.hidden_size);
   Attention(1, 1, kContext);
   Attention(32, 1, kContext);
   Attention(1, kPromptRows, 0);
@@ -347,7 +402,8 @@ absl::StatusOr<KernelReport> BenchKernels(const model::Checkpoint& checkpoint,
   ComputePool pool(options.threads == 0 ? DefaultComputeThreads(ReadProcessors())
                                         : options.threads);
   KernelBench bench(
-      {checkpoint.config(), *choices.backend, choices.weight_type(), choices.kv, time_each}, pool);
+      {checkpoint, checkpoint.config(), *choices.backend, choices.weights, choices.kv, time_each},
+      pool);
   bench.RunAll();
   KernelReport report;
   report.numerics = choices.numerics;

@@ -17,6 +17,7 @@ namespace tandem::engine {
 struct KernelResult {
   std::string operation;  // "gemm qkv", "attention", "rms_norm", "sample"
   std::string shape;      // "512 x 960 x 576"
+  std::string weights;    // the packed type of a product's weights; empty for other operators
   double micros = 0;      // median of one call
   double roof_micros = 0;
   double flops = 0;   // of one call; 0 where bytes alone count
@@ -33,7 +34,8 @@ struct KernelReport {
 };
 
 // Each operator is measured for about `time_each`, with options.threads threads; a sampled token
-// with one, as in the engine. Weights are of the type that an engine with these options keeps.
+// with one, as in the engine. Weights are of the types that an engine with these options keeps: a
+// projection that layers keep in several types is measured in each.
 // Errors: those of NewCpuEngine for its options.
 absl::StatusOr<KernelReport> BenchKernels(const model::Checkpoint& checkpoint,
                                           const CpuEngineOptions& options,

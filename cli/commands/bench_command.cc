@@ -33,7 +33,7 @@ class RooflinePicture {
         "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
         "<text x=\"%d\" y=\"18\" font-size=\"14\">%s</text>\n",
         kWidth, kHeight, kLeft, report_.numerics_id);
-    const double peak = report_.roofs.flops, ridge = peak / report_.roofs.bytes_per_second;
+    const double peak = report_.product_flops, ridge = peak / report_.roofs.bytes_per_second;
     absl::StrAppendFormat(
         &svg,
         "<polyline fill=\"none\" stroke=\"black\" points=\"%.1f,%.1f %.1f,%.1f %.1f,%.1f\"/>\n",
@@ -65,7 +65,7 @@ class RooflinePicture {
     return kLeft + at / std::log(kMost / kLeast) * (kWidth - 2 * kLeft - 80);
   }
   double Y(double rate) const {
-    const double below = std::log10(report_.roofs.flops / std::max(rate, 1.0));
+    const double below = std::log10(report_.product_flops / std::max(rate, 1.0));
     return 50 + std::min(below, kDecades) / kDecades * (kHeight - 100);
   }
 

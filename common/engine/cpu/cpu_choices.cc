@@ -123,16 +123,6 @@ absl::Status CheckOptions(const model::ModelConfig& config, const CpuEngineOptio
 
 }  // namespace
 
-kernels::WeightType CpuChoices::weight_type() const {
-  if (weights == WeightFormat::kInt8) return kernels::WeightType::kInt8;
-  if (weights == WeightFormat::kInt4 || weights == WeightFormat::kAsStored) {
-    return kernels::WeightType::kInt4;
-  }
-  const bool bf16 =
-      weights == WeightFormat::kBf16 || (weights == WeightFormat::kAuto && backend->dot_products);
-  return bf16 ? kernels::WeightType::kBf16 : kernels::WeightType::kF32;
-}
-
 absl::StatusOr<CpuChoices> ChooseForCpu(const model::ModelConfig& config,
                                         const CpuEngineOptions& options) {
   RETURN_IF_ERROR(CheckOptions(config, options));

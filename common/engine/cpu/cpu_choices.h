@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/cpu/model_weights.h"
+#include "common/engine/cpu/weight_format.h"
 #include "common/model/model_config.h"
 #include "kernels/api/backend.h"
 
@@ -17,9 +17,6 @@ struct CpuChoices {
   WeightFormat weights = WeightFormat::kAuto;
   kernels::KvShape kv;
   std::string numerics;  // the first part of the numerics id
-
-  // The packed type of weights that the checkpoint does not store as bf16.
-  kernels::WeightType weight_type() const;
 };
 
 // Errors: kInvalidArgument for options out of range, a model this engine has no kernels for, or an

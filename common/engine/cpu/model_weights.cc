@@ -37,33 +37,6 @@ constexpr char kPlanVersion[] = "1";
 // Packed matrices begin on cache lines; a page apart they do not share one.
 constexpr size_t kAlignment = 4096;
 
-const char* TypeName(kernels::WeightType type) {
-  switch (type) {
-    case kernels::WeightType::kF32:
-      return "f32";
-    case kernels::WeightType::kBf16:
-      return "bf16";
-    case kernels::WeightType::kInt8:
-      return "int8";
-    case kernels::WeightType::kInt4:
-      return "int4";
-    case kernels::WeightType::kQ4K:
-      return "q4k";
-  }
-  return "";
-}
-
-// The types that a projection's tensors are stored as, and whether it computes the logits.
-struct StoredAs {
-  bool bf16 = true, int4 = true, q4k = true, output = false;
-
-  void Add(const StoredTensor& tensor) {
-    bf16 = bf16 && tensor.type == model::TensorType::kBF16;
-    int4 = int4 && model::HasInt4Blocks(tensor);
-    q4k = q4k && model::HasQ4KBlocks(tensor);
-  }
-};
-
 // Plans which rows go where, then packs them with all threads.
 class WeightLoader {
  public:
@@ -83,15 +56,14 @@ class WeightLoader {
   // Plans the fusion of `roles`, rows one after another, into `projection`, whose address must
   // stay.
   void Plan(std::initializer_list<TensorRole> roles, int layer, Projection* projection) {
-    StoredAs stored;
-    stored.output = layer < 0;
+    std::vector<const StoredTensor*> tensors;
     for (TensorRole role : roles) {
       const StoredTensor& tensor = Find(role, layer);
-      stored.Add(tensor);
+      tensors.push_back(&tensor);
       projection->shape.n += tensor.rows;
       projection->shape.k = tensor.columns;
     }
-    Place(stored, projection);
+    Place(tensors, /*output=*/layer < 0, projection);
     int64_t packed_row = 0;
     for (TensorRole role : roles) {
       const StoredTensor& tensor = Find(role, layer);
@@ -107,10 +79,7 @@ class WeightLoader {
     const int64_t rounds = (gate.rows + kInterleave - 1) / kInterleave;
     projection->shape.n = 2 * rounds * kInterleave;
     projection->shape.k = gate.columns;
-    StoredAs stored;
-    stored.Add(gate);
-    stored.Add(up);
-    Place(stored, projection);
+    Place({&gate, &up}, /*output=*/false, projection);
     int64_t packed_row = 0;
     for (int64_t round = 0; round < rounds; ++round) {
       for (const StoredTensor* tensor : {&gate, &up}) {
@@ -141,12 +110,13 @@ class WeightLoader {
     for (const auto& [projection, offset] : places_) types.insert(projection->shape.type);
     for (const PackJob& job : jobs_) {
       absl::StrAppend(&subject.plan, "\n", job.tensor == nullptr ? "" : job.tensor->name, " ",
-                      job.first_row, " ", job.num_rows, " ", TypeName(job.projection->shape.type),
-                      " ", job.projection->shape.k, " ", job.packed_row);
+                      job.first_row, " ", job.num_rows, " ",
+                      WeightTypeName(job.projection->shape.type), " ", job.projection->shape.k, " ",
+                      job.packed_row);
     }
     subject.types.assign(types.begin(), types.end());
     std::vector<absl::string_view> names;
-    for (const kernels::WeightType type : subject.types) names.push_back(TypeName(type));
+    for (const kernels::WeightType type : subject.types) names.push_back(WeightTypeName(type));
     std::sort(names.begin(), names.end());
     subject.format = absl::StrCat(format_ == WeightFormat::kAsStored ? "stored-" : "",
                                   absl::StrJoin(names, "+"));
@@ -237,29 +207,8 @@ class WeightLoader {
     bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return offset;
   }
-  kernels::WeightType TypeOf(const StoredAs& stored) const {
-    switch (format_) {
-      case WeightFormat::kF32:
-        return kernels::WeightType::kF32;
-      case WeightFormat::kBf16:
-        return kernels::WeightType::kBf16;
-      case WeightFormat::kInt8:
-        return kernels::WeightType::kInt8;
-      case WeightFormat::kInt4:
-        // The output matrix's errors go straight into the logits: four bits there cost more
-        // accuracy than in all layers together.
-        return stored.output ? kernels::WeightType::kInt8 : kernels::WeightType::kInt4;
-      case WeightFormat::kAsStored:
-        if (stored.q4k) return kernels::WeightType::kQ4K;
-        return stored.int4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8;
-      case WeightFormat::kAuto:
-        break;
-    }
-    return stored.bf16 || backend_.dot_products ? kernels::WeightType::kBf16
-                                                : kernels::WeightType::kF32;
-  }
-  void Place(const StoredAs& stored, Projection* projection) {
-    projection->shape.type = TypeOf(stored);
+  void Place(const std::vector<const StoredTensor*>& tensors, bool output, Projection* projection) {
+    projection->shape.type = PackedType(format_, backend_, tensors, output);
     places_.emplace_back(projection, Reserve(backend_.packed_bytes(projection->shape)));
   }
   void PlanRows(PackJob job) {

@@ -14,24 +14,12 @@
 #include "common/base/ids.h"
 #include "common/engine/aligned_buffer.h"
 #include "common/engine/cpu/weight_cache.h"
+#include "common/engine/cpu/weight_format.h"
 #include "common/engine/load_progress.h"
 #include "common/model/checkpoint.h"
 #include "kernels/api/backend.h"
 
 namespace tandem::engine {
-
-// How weights are kept. kAuto: bf16 where the backend multiplies bf16 pairs; elsewhere weights
-// stored as bf16 stay bf16 (exact) and everything else becomes fp32. kInt8, kInt4: see
-// kernels::WeightType; kInt4 keeps the output matrix in int8. kAsStored keeps matrices stored in
-// blocks of four bits (Q4_0, Q4_1, Q4_K) as they are and rounds all others to int8, fp8 included:
-// CPUs have no fp8 products, and int8 adds a third of the error that fp8 made (docs/NUMERICS.md).
-enum class WeightFormat { kAuto, kF32, kBf16, kInt8, kInt4, kAsStored };
-
-// Whether products take activations rounded to int8, and so give the same bits in every class.
-constexpr bool HasExactProducts(WeightFormat format) {
-  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 ||
-         format == WeightFormat::kAsStored;
-}
 
 // One packed matrix and the bias that belongs to it.
 struct Projection {
