@@ -1,5 +1,6 @@
 // `tandem bench kv`: implements NewBenchKvCommand (cli/command_line/commands.h).
 #include <cstdio>
+#include <tuple>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,7 @@
 #include "cli/bench/kv_bench_transport.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/telemetry/log.h"
 
@@ -58,7 +60,22 @@ class BenchKvCommand final : public Command {
   }
 
  private:
+  // Without one of these there is nothing to measure.
+  absl::Status CheckListed() const {
+    for (const auto& [flag, list, expected] :
+         {std::tuple("--blocks", &blocks_, "numbers from 64 to --bytes"),
+          std::tuple("--transports", &options_.transports, "one or more transports"),
+          std::tuple("--streams", &streams_, "numbers from 1 to 1024"),
+          std::tuple("--directions", &directions_, "one, both or one,both")}) {
+      if (list->empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(flag, ": no value, expected ", expected));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Check() {
+    RETURN_IF_ERROR(CheckListed());
     for (const std::string& text : blocks_) {
       int64_t& bytes = options_.block_bytes.emplace_back();
       if (!absl::SimpleAtoi(text, &bytes) || bytes < 64 || bytes > options_.bytes) {

@@ -79,6 +79,9 @@ TEST(BenchKv, WrongUseIsSaid) {
   refused("--transports=mapped+encrypted", "expected socket");
   refused("--streams=0", "from 1 to 1024");
   refused("--directions=up", "expected one or both");
+  for (const char* flag : {"--blocks", "--transports", "--streams", "--directions"}) {
+    refused(absl::StrCat(flag, "="), absl::StrCat(flag, ": no value, expected "));
+  }
 }
 
 }  // namespace
