@@ -5,7 +5,10 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,19 +36,38 @@ namespace {
 
 constexpr absl::Duration kRunMax = absl::Minutes(1);
 constexpr size_t kOutputBytesMax = 64 << 10;
+// Between two tries of a client whose server does not listen yet.
+constexpr absl::Duration kTryAgainAfter = absl::Milliseconds(50);
+constexpr size_t kErrorsMax = 4 << 10;  // of what a program wrote to its standard error, the end
 // Bytes that one run moves after its warm-up.
 constexpr int64_t kRunBytes = int64_t{1} << 30;
 constexpr int kBandwidthColumn = 5;  // overall_bw, 2^20 bytes a second
+
+// The last line that is not empty, of a program's standard error.
+std::string LastLine(int fd) {
+  struct stat file = {};
+  if (::fstat(fd, &file) != 0) return "";
+  std::string text(std::min(static_cast<size_t>(file.st_size), kErrorsMax), '\0');
+  const off_t at = file.st_size - static_cast<off_t>(text.size());
+  if (::pread(fd, text.data(), text.size(), at) != static_cast<ssize_t>(text.size())) return "";
+  const absl::string_view whole = absl::StripTrailingAsciiWhitespace(text);
+  const size_t end = whole.rfind('\n');
+  return std::string(end == absl::string_view::npos ? whole : whole.substr(end + 1));
+}
 
 // A program found in PATH, over TCP only; its output goes to `output`. Ended with this object.
 class Process {
  public:
   static absl::StatusOr<std::unique_ptr<Process>> Start(
       std::vector<std::string> words, std::map<std::string, std::string> environment, int output) {
+    transfer::OwnedDescriptor errors(::memfd_create("errors", MFD_CLOEXEC));
+    if (errors.get() < 0) {
+      return absl::ResourceExhaustedError(absl::StrCat("memfd_create: ", std::strerror(errno)));
+    }
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&actions, errors.get(), STDERR_FILENO);
     if (output >= 0) {
       ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
     } else {
@@ -71,18 +93,34 @@ class Process {
     if (error != 0) {
       return absl::UnavailableError(absl::StrCat(words[0], ": ", std::strerror(error)));
     }
-    return std::unique_ptr<Process>(new Process(pid));
+    return std::unique_ptr<Process>(new Process(pid, std::move(errors)));
   }
   ~Process() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
+  // Whether it has ended. Waits up to `most` for that.
+  bool EndsWithin(absl::Duration most) const {
+    const transfer::OwnedDescriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+    // Without a handle (-1, before Linux 5.3) only the time passes.
+    pollfd polled = {.fd = handle.get(), .events = POLLIN, .revents = 0};
+    ::poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(most)));
+    siginfo_t info = {};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == pid_;
+  }
+  // ": " and the last line that it wrote to its standard error; empty without one.
+  std::string Why() const {
+    const std::string line = LastLine(errors_.get());
+    return line.empty() ? "" : absl::StrCat(": ", line);
+  }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
  private:
-  explicit Process(pid_t pid) : pid_(pid) {}
+  Process(pid_t pid, transfer::OwnedDescriptor errors) : pid_(pid), errors_(std::move(errors)) {}
   const pid_t pid_;
+  const transfer::OwnedDescriptor errors_;
 };
 
 // A port that was free a moment ago.
@@ -138,6 +176,7 @@ absl::StatusOr<double> UcxPerftestGbps(const std::string& test, int64_t message_
   const absl::Time until = RealClock().Now() + kRunMax;
   const std::string iterations = absl::StrCat(std::max<int64_t>(kRunBytes / message_bytes, 100));
   // The server may not listen yet: then the client ends at once without an output.
+  std::string why;
   while (RealClock().Now() < until) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no pipe");
@@ -151,9 +190,14 @@ absl::StatusOr<double> UcxPerftestGbps(const std::string& test, int64_t message_
     write_end = transfer::OwnedDescriptor();
     const std::string output = ReadAll(read_end.get(), until);
     if (absl::StrContains(output, '\n')) return ParseUcxPerftest(output);
+    why = client->Why();
+    if (server->EndsWithin(kTryAgainAfter)) {
+      return absl::UnavailableError(absl::StrCat(
+          "the server of ucx_perftest ended before a client had figures", server->Why()));
+    }
   }
   return absl::UnavailableError(absl::StrCat("ucx_perftest ", test, " gave no figures within ",
-                                             absl::FormatDuration(kRunMax)));
+                                             absl::FormatDuration(kRunMax), why));
 }
 
 }  // namespace tandem::cli

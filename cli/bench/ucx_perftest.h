@@ -13,8 +13,8 @@ namespace tandem::cli {
 
 // The bandwidth of `test` ("ucp_am_bw", "ucp_put_bw") with messages of `message_bytes`, GB/s. The
 // programs get `environment`.
-// Errors: kNotFound when the program is not installed; kUnavailable when it fails, or takes longer
-// than a minute.
+// Errors: kNotFound when the program is not installed; kUnavailable, with the last line that it
+// wrote to its standard error, when it fails, or takes longer than a minute.
 absl::StatusOr<double> UcxPerftestGbps(const std::string& test, int64_t message_bytes,
                                        const std::map<std::string, std::string>& environment);
 
