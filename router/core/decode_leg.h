@@ -90,6 +90,8 @@ class DecodeLeg {
   int64_t cached_tokens() const { return state_.cached_tokens; }
   // The prompt's first units, which the prefill node is to lend.
   int32_t lent_units() const { return state_.lent_units; }
+  // Prompt tokens that an earlier prefill leg brought.
+  int64_t received_tokens() const { return state_.received_tokens; }
   // Prompt tokens that need no sender: cached, or received from an earlier one.
   int64_t tokens_held() const { return state_.cached_tokens + state_.received_tokens; }
 

@@ -232,8 +232,9 @@ void SequenceLegs::OnNodeLost(NodeKey node) {
 
 // Attempt numbers rise from a placement's decode leg to its prefill legs, in the order of sending.
 bool SequenceLegs::IsEarlierSender(const v1::Leg& leg) const {
+  const bool sends_now = prefill_.live() && leg.attempt() == prefill_.attempt();
   return decode_.live() && leg.attempt() > decode_.attempt() &&
-         leg.attempt() <= commands_.last_attempt() && leg.attempt() != prefill_.attempt();
+         leg.attempt() <= commands_.last_attempt() && !sends_now;
 }
 
 void SequenceLegs::RecordTransfer(const v1::Installed& installed) {

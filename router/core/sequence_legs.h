@@ -82,7 +82,8 @@ class SequenceLegs {
   // New placements avoid `node` until `until`.
   void Avoid(NodeKey node, absl::Time until) { failed_.Add(node, until, context_.fleet); }
 
-  // Whether `leg` is a prefill leg of the current placement that was replaced.
+  // Whether `leg` is a prefill leg of the current placement that has ended, replaced by another or
+  // not.
   bool IsEarlierSender(const v1::Leg& leg) const;
   // Adds the KV transfer that filled the decode leg's lease to the fleet's links and the counters.
   // REQUIRES: `installed` is bounded (router/core/leg_report.h).

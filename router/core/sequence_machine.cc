@@ -349,7 +349,7 @@ void SequenceMachine::OnLegFinished(const v1::LegFinished& finished, absl::Time 
 void SequenceMachine::OnLegFailed(NodeKey node, const v1::LegFailed& failed, absl::Time now) {
   if (legs_.decode().Is(node, failed.leg()))
     OnDecodeFailed(failed, now);
-  else if (legs_.prefill().Is(node, failed.leg()))
+  else if (legs_.prefill().live() && legs_.prefill().Is(node, failed.leg()))
     OnPrefillLegFailed(failed, now);
   else if (legs_.IsEarlierSender(failed.leg()) && !failed.sender_side())
     OnLeaseInDoubt(FailureOf(failed.status()), now);
@@ -376,18 +376,14 @@ void SequenceMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now
 void SequenceMachine::OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now) {
   const absl::Status why = FailureOf(failed.status());
   if (failed.sender_side()) {
-    if (legs_.prefill().live() && AwaitsPrefill())
+    if (AwaitsPrefill())
       context_.fleet.KvTransferFailed(legs_.prefill().node(), legs_.decode().node(), now);
     return OnPrefillFailed(why, now);
   }
-  if (!legs_.prefill().live() || !AwaitsPrefill()) return;
+  if (!AwaitsPrefill()) return;
   context_.fleet.LegFailed(legs_.prefill().node(), why);
   legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
   OnLeaseInDoubt(why, now);
-}
-
-void SequenceMachine::OnLeaseInDoubt(const absl::Status& why, absl::Time now) {
-  if (AwaitsPrefill() || AwaitsNewEpoch()) Replace(why, now);
 }
 
 void SequenceMachine::OnPrefillFailed(const absl::Status& why, absl::Time now) {

@@ -174,7 +174,7 @@ class SequenceMachine {
   void OnDecodeFailed(const v1::LegFailed& failed, absl::Time now);
   void OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now);
   // A step that computed blocks of the lease failed: nothing that the receiver holds can be
-  // trusted.
+  // trusted. Does nothing once the whole prompt is installed.
   void OnLeaseInDoubt(const absl::Status& why, absl::Time now);
   void OnPrefillFailed(const absl::Status& why, absl::Time now);
   void OnPrefillRefused(const absl::Status& why, absl::Time now);

@@ -24,6 +24,14 @@ void SequenceMachine::GiveUpDecode(const absl::Status& why, absl::Time now) {
   Replace(why, now);
 }
 
+void SequenceMachine::OnLeaseInDoubt(const absl::Status& why, absl::Time now) {
+  const DecodeLeg& decode = legs_.decode();
+  // The decode node computes the rest after what an earlier sender brought.
+  const bool goes_on =
+      decode.computes_locally() && !decode.installed() && decode.received_tokens() > 0;
+  if (AwaitsPrefill() || AwaitsNewEpoch() || goes_on) Replace(why, now);
+}
+
 void SequenceMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
   // A draining node leaves as soon as its last export is acknowledged, often before the receiver's
   // Installed arrives here. That is no failure, so it costs no attempt and no retry.

@@ -198,6 +198,52 @@ TEST_F(RequestTest, AfterAReplacedSendersStepFailedTheLeaseIsGivenUpToo) {
   }
 }
 
+// The same where no other sender is left, and the decode node is to compute the rest: before and
+// after it has said that it does.
+TEST_F(RequestTest, AfterTheOnlySendersStepFailedTheLeaseIsGivenUpToo) {
+  for (const bool answered : {false, true}) {
+    CoreHarness h;
+    h.JoinDecode(kD0, "d0");
+    h.JoinDecode(kD1, "d1");
+    h.JoinPrefill(kP0, "p0");
+    EXPECT_OK(h.Submit("r", 100, 10));
+    const v1::Leg decode = h.NextRun(kD0).leg();
+    h.Say(kD0, {Reserved(decode)});
+    const v1::Leg first = h.NextPrefill(kP0).leg();
+    h.Say(kD0, {LegFailed(decode, true, 1)});
+    h.ExpectAbort(kP0, first.attempt());
+    EXPECT_EQ(h.Next(kD0).new_epoch().local_prefill_tokens_max(), -1);
+    if (answered) h.Say(kD0, {Reserved(decode, 0, true, 2, 32)});
+    h.Say(kP0, {LegFailed(first, true)});
+    EXPECT_TRUE(h.Quiet(kD0)) << "its step did not fail";
+    h.Say(kP0, {LegFailed(first, false)});
+    h.ExpectAbort(kD0, decode.attempt());
+    h.Finish("r", request::FinishReason::kAborted);
+    h.ExpectEmpty();
+  }
+}
+
+// A decode node that has nothing of the sender whose step failed goes on, and so does one that has
+// computed the rest.
+TEST_F(RequestTest, AFailedStepOfASenderThatBroughtNothingDoesNotMatter) {
+  for (const bool installed : {false, true}) {
+    CoreHarness h;
+    h.JoinDecode(kD0, "d0");
+    h.JoinPrefill(kP0, "p0");
+    EXPECT_OK(h.Submit("r", 100, 10));
+    const v1::Leg decode = h.NextRun(kD0).leg();
+    h.Say(kD0, {Reserved(decode)});
+    const v1::Leg first = h.NextPrefill(kP0).leg();
+    h.Say(kD0, {LegFailed(decode, true, 1)});
+    EXPECT_TRUE(h.Next(kD0).has_new_epoch());
+    h.Say(kD0, {Reserved(decode, 0, true, 2, installed ? 32 : 0)});
+    if (installed) h.Say(kD0, {Installed(decode, -1)});
+    h.Say(kP0, {LegFailed(first, false)});
+    EXPECT_TRUE(h.Quiet(kD0));
+    h.Finish("r", request::FinishReason::kAborted);
+  }
+}
+
 TEST_F(RequestTest, APlannedPrefillNodeThatIsLostOrDrainsIsReplacedBeforeItIsAsked) {
   JoinAll();
   ToReserving();
