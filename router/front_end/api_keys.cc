@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 #include <sys/stat.h>
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -99,18 +100,23 @@ absl::Status ApiKeys::Take(absl::string_view text) {
         absl::StrCat("api-keys: ", path_, ":", file.status().message()));
   }
   absl::MutexLock lock(&mutex_);
+  dropped_.merge(tenants_);
   Tenants tenants;
   for (const auto& [name, limits] : file->limits) {
-    const auto known = tenants_.find(name);
+    const auto known = dropped_.find(name);
     std::shared_ptr<Tenant> tenant =
-        known == tenants_.end() ? std::make_shared<Tenant>(name) : known->second;
+        known == dropped_.end() ? std::make_shared<Tenant>(name) : known->second;
+    if (known != dropped_.end()) dropped_.erase(known);
     tenant->SetLimits(limits);
     tenants.emplace(name, std::move(tenant));
   }
-  Keys keys;
-  for (const KeysFile::Key& key : file->keys) keys.emplace(key.hash, tenants.at(key.tenant));
+  keys_.clear();
+  for (const KeysFile::Key& key : file->keys) keys_.emplace(key.hash, tenants.at(key.tenant));
   tenants_ = std::move(tenants);
-  keys_ = std::move(keys);
+  for (auto it = dropped_.begin(); it != dropped_.end() && dropped_.size() > kDroppedMax;) {
+    const bool has_calls = it->second.use_count() > 1;
+    it = has_calls ? std::next(it) : dropped_.erase(it);
+  }
   return absl::OkStatus();
 }
 

@@ -56,8 +56,12 @@ class ApiKeys {
                                                         const std::string& path,
                                                         const ServiceTiers* tiers = nullptr);
 
-  // Takes the file's present keys and settings. Tenants that it still names go on with what they
-  // have used; calls that are being answered go on. Errors as Load: the old keys then stay.
+  // Tenants that are remembered after the file names them no more.
+  static constexpr size_t kDroppedMax = 1024;
+
+  // Takes the file's present keys and settings; a file without any takes all keys away. Tenants
+  // that it still names, or names again, go on with what they have used; calls that are being
+  // answered go on. Errors as Load: the old keys then stay.
   absl::Status Reload();
   // Reloads a file that has changed since the last look. Logs what it did, and returns it; the old
   // keys stay when the file cannot be used. nullopt: it has not changed. Call every second or so.
@@ -108,6 +112,9 @@ class ApiKeys {
   Keys keys_ ABSL_GUARDED_BY(mutex_);
   // By name. Bound: the lines of the keys file.
   Tenants tenants_ ABSL_GUARDED_BY(mutex_);
+  // Tenants of earlier files, by name: their calls may go on, and one that comes back would start
+  // with full quotas otherwise. Bound: kDroppedMax (1,024), and those with calls.
+  Tenants dropped_ ABSL_GUARDED_BY(mutex_);
 };
 
 // SHA-256 in lower-case hex.

@@ -54,6 +54,23 @@ bool FromWire(const v1::TenantUse& wire, TenantUse& use) {
   return use.demand >= 0 && use.sequences >= 0 && use.sequences <= kReportedSequencesMax;
 }
 
+// Takes off a tenant's buckets what a router gave out between its reports `before` and `use`. Null,
+// as for a tenant that it names for the first time, or more than there is now, because it counts
+// anew: then what it gave out is taken off, but no more than its own buckets lack.
+void TakeOff(const TenantUse& use, const TenantUse* before, Tenant& tenant, absl::Time now) {
+  // Tokens are given back, requests never are.
+  if (before != nullptr && use.requests >= before->requests) {
+    tenant.OnUsedElsewhere(use.requests - before->requests, use.tokens - before->tokens, now);
+    return;
+  }
+  const TenantLimits limits = tenant.limits();
+  const auto lacks = [](double used, int64_t per_minute, double left) {
+    return std::clamp(used, 0.0, std::max(0.0, static_cast<double>(per_minute) - left));
+  };
+  tenant.OnUsedElsewhere(lacks(use.requests, limits.requests_per_minute, use.requests_left),
+                         lacks(use.tokens, limits.tokens_per_minute, use.tokens_left), now);
+}
+
 }  // namespace
 
 double QuotaExchange::ShareOf(double amount, const std::vector<Claim>& claims) const {
@@ -203,16 +220,21 @@ void QuotaExchange::OnReport(const v1::RouterReport& report, const Tenants& tena
       // Of what it used meanwhile, its bucket shows the last minute.
       tenant->second->LowerLeft(use, now);
     } else {
-      const TenantUse& before = peer.uses[wire.tenant()];
-      // Tokens are given back, requests never are.
-      tenant->second->OnUsedElsewhere(std::max(0.0, use.requests - before.requests),
-                                      use.tokens - before.tokens, now);
+      const auto last = peer.uses.find(wire.tenant());
+      const TenantUse nothing;
+      const TenantUse* before = last != peer.uses.end() ? &last->second
+                                : is_new                ? &nothing
+                                                        : nullptr;
+      TakeOff(use, before, *tenant->second, now);
     }
     uses[wire.tenant()] = use;
   }
-  // A tenant that the report leaves out runs nothing there; what it used stays known.
+  // A tenant that the report leaves out runs nothing there; what it used stays known, also while
+  // the keys file does not name it.
+  size_t gone = 0;
   for (auto& [tenant, use] : peer.uses) {
-    if (!by_name.contains(tenant) || uses.contains(tenant)) continue;
+    if (uses.contains(tenant)) continue;
+    if (!by_name.contains(tenant) && ++gone > kGoneMax) continue;
     use.sequences = 0;
     use.demand = use.requests_part = use.tokens_part = use.sequences_part = 0;
     uses.emplace(tenant, use);

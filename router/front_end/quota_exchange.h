@@ -57,6 +57,8 @@ class QuotaExchange {
   // A bucket holds a minute. Of a router that has reported as often when it is first heard of, or
   // that was silent for as long, only what its bucket has left counts, and not all that it used.
   static constexpr uint64_t kReportsOfAMinute = 60;
+  // Tenants that the keys file names no more, of which it is remembered what a router gave out.
+  static constexpr size_t kGoneMax = 1024;
   // Routers that are remembered; beyond it the one that is silent for longest is forgotten.
   static constexpr size_t kPeersMax = 64;
 
@@ -79,7 +81,7 @@ class QuotaExchange {
     uint64_t version = 0;
     absl::Time heard;
     bool is_news = true;  // its last report came since this router last raised its parts
-    // Bound: kTenantsMax, and as many of earlier reports.
+    // Bound: the lines of the keys file, and kGoneMax (1,024).
     Uses uses;
   };
   // What a router may claim of a tenant's quota.

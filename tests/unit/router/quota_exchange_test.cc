@@ -417,5 +417,68 @@ TEST(QuotaExchange, TakesNoReportTwiceAndNoneThatCannotBe) {
   EXPECT_EQ(exchange.peers(kStart + absl::Minutes(1)), 0) << "more tenants than a report has";
 }
 
+// A router's word of one tenant with quotas of 100 requests and 1,000 tokens.
+class OneTenant : public ::testing::Test {
+ protected:
+  OneTenant() {
+    alice_->SetLimits({.requests_per_minute = 100, .tokens_per_minute = 1000});
+    report_.set_router_incarnation(7);
+  }
+  // The other router has used so much, and so much is left there.
+  void Hear(double requests, double tokens, double requests_left, double tokens_left) {
+    report_.clear_tenants();
+    v1::TenantUse& use = *report_.add_tenants();
+    use.set_tenant("alice");
+    use.set_requests(requests);
+    use.set_tokens(tokens);
+    use.set_requests_left(requests_left);
+    use.set_tokens_left(tokens_left);
+    HearAgain({alice_});
+  }
+  void HearAgain(const QuotaExchange::Tenants& tenants) {
+    report_.set_version(report_.version() + 1);
+    exchange_.OnReport(report_, tenants, kStart);
+  }
+  double requests_left() const { return alice_->Use(kStart).requests_left; }
+  double tokens_left() const { return alice_->Use(kStart).tokens_left; }
+
+  QuotaExchange exchange_{1};
+  const std::shared_ptr<Tenant> alice_ = std::make_shared<Tenant>("alice");
+  v1::RouterReport report_;
+};
+
+// The other router has forgotten the tenant: that gives nothing back.
+TEST_F(OneTenant, ThatAnotherRouterCountsAnewGetsNothingBack) {
+  Hear(5, 5000, 95, -4000);
+  EXPECT_EQ(tokens_left(), -4000);
+  Hear(0, 0, 100, 1000);
+  EXPECT_EQ(requests_left(), 95);
+  EXPECT_EQ(tokens_left(), -4000);
+  Hear(1, 200, 99, 800);
+  EXPECT_EQ(requests_left(), 94);
+  EXPECT_EQ(tokens_left(), -4200);
+  Hear(1, 100, 99, 900);  // what was charged too much
+  EXPECT_EQ(tokens_left(), -4100);
+}
+
+// What a router gave out long ago, or before the tenant had a quota, is not taken off.
+TEST_F(OneTenant, ThatARouterNamesLateOwesNoMoreThanABucketLacks) {
+  HearAgain({alice_});
+  Hear(100'000, 3, 90, 900);
+  EXPECT_EQ(requests_left(), 90);
+  EXPECT_EQ(tokens_left(), 997);
+}
+
+// Both routers read a file without it, and one with it: what was used is not taken off again.
+TEST_F(OneTenant, ThatLeavesTheKeysFileAndReturnsIsCountedOn) {
+  Hear(10, 100, 90, 900);
+  report_.clear_tenants();
+  HearAgain({});
+  HearAgain({alice_});
+  Hear(12, 110, 88, 890);
+  EXPECT_EQ(requests_left(), 88);
+  EXPECT_EQ(tokens_left(), 890);
+}
+
 }  // namespace
 }  // namespace tandem::router

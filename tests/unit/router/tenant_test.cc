@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -238,6 +239,53 @@ TEST_F(ReloadTest, TakesWhatChangedAndKeepsWhatWasUsed) {
   EXPECT_FALSE(keys->Identify("Bearer k").ok());
   EXPECT_EQ(keys->Admit("Bearer k2", kNow).status().code(), absl::StatusCode::kResourceExhausted)
       << "a new key of the same tenant";
+}
+
+// A tenant's only key is replaced in two steps, or the file is looked at while it is written.
+TEST_F(ReloadTest, ATenantThatComesBackGoesOnWithWhatItHasUsed) {
+  const std::string alice = Line("alice", "k", "sequences=1 requests_per_minute=1");
+  Write(Line("bob", "b") + alice);
+  ASSERT_OK_AND_ASSIGN(const auto keys, ApiKeys::Load(path_));
+  std::weak_ptr<Tenant> before;
+  {
+    ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Tenant> tenant, keys->Admit("Bearer k", kNow));
+    before = tenant;
+    ASSERT_OK_AND_ASSIGN(const auto call, TenantCall::Begin(tenant, 1));
+    Write(Line("bob", "b"));
+    ASSERT_OK(*keys->ReloadIfChanged());
+    EXPECT_FALSE(keys->Identify("Bearer k").ok());
+    Write(alice);
+    ASSERT_OK(*keys->ReloadIfChanged());
+    EXPECT_THAT(TenantCall::Begin(TenantOf(*keys, "k"), 1).status(),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1 sequences running")));
+  }
+  Write("");
+  ASSERT_OK(*keys->ReloadIfChanged());
+  EXPECT_TRUE(keys->tenants().empty()) << "the only key may have been revoked";
+  Write(alice);
+  ASSERT_OK(*keys->ReloadIfChanged());
+  EXPECT_EQ(TenantOf(*keys, "k"), before.lock());
+  EXPECT_EQ(keys->Admit("Bearer k", kNow).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(ReloadTest, OfTenantsThatAreGoneSoManyAreRemembered) {
+  ASSERT_OK_AND_ASSIGN(const auto keys, ApiKeys::Parse(Line("calls", "c"), path_));
+  const std::shared_ptr<Tenant> calls = TenantOf(*keys, "c");
+  std::vector<std::weak_ptr<Tenant>> gone;
+  for (int file = 0; file < 3; ++file) {
+    std::string text;
+    for (size_t i = 0; i < ApiKeys::kDroppedMax; ++i)
+      text += Line(absl::StrCat("t", file, "-", i), absl::StrCat(file, " ", i));
+    Write(text);
+    ASSERT_OK(keys->Reload());
+    for (const auto& tenant : keys->tenants()) gone.push_back(tenant);
+  }
+  Write(Line("calls", "c"));
+  ASSERT_OK(keys->Reload());
+  EXPECT_EQ(TenantOf(*keys, "c"), calls) << "it is in use";
+  const auto remembered =
+      std::count_if(gone.begin(), gone.end(), [](const auto& tenant) { return !tenant.expired(); });
+  EXPECT_EQ(remembered, static_cast<int64_t>(ApiKeys::kDroppedMax));
 }
 
 TEST_F(ReloadTest, ABrokenFileChangesNothing) {
