@@ -97,7 +97,8 @@ void SequenceLegs::Start(const Placement& placement, const LegWish& wish) {
     }
   }
   auto holder = may_fetch ? FindHolder(placement.decode, wish.now) : std::nullopt;
-  // Retained KV is always sent, however short the prompt is.
+  // Retained KV is asked for, however short the prompt is. The node may still compute the prompt
+  // itself: it can copy it from another sequence, say, or cannot hold a lease for it.
   decode_.SendStart(input_, {.sequence = commands_.SpecOf(prompt_, wish.scores),
                              .local_prefill_tokens_max = local_max,
                              .prefill_blocks = prefill_blocks,
@@ -226,6 +227,16 @@ void SequenceLegs::BeginNewEpoch(const LegWish& wish, bool may_send) {
   if (place.has_value()) PlanPrefill(place->node, place->cached_tokens, wish.urgency);
 }
 
+void SequenceLegs::OnComputesLocally() {
+  prefill_.Forget();
+  DropRetained("the decode node computes the prompt itself");
+}
+
+void SequenceLegs::DropRetained(absl::string_view reason) {
+  if (retained_.has_value()) commands_.SendAbort(retained_->node, retained_->attempt, reason);
+  retained_.reset();
+}
+
 void SequenceLegs::OnNodeLost(NodeKey node) {
   if (retained_.has_value() && retained_->node == node) retained_.reset();
 }
@@ -259,8 +270,7 @@ void SequenceLegs::RecordTransfer(const v1::Installed& installed) {
 void SequenceLegs::Abort(absl::string_view reason) {
   prefill_.Abort(reason);
   decode_.Abort(reason);
-  if (retained_.has_value()) commands_.SendAbort(retained_->node, retained_->attempt, reason);
-  retained_.reset();
+  DropRetained(reason);
 }
 
 }  // namespace tandem::router

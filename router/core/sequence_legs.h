@@ -78,6 +78,8 @@ class SequenceLegs {
 
   // The draining decode node gave the leg up and keeps its KV until it is told to send or drop it.
   void RetainDecodeLeg() { retained_ = Retained{decode_.node(), decode_.attempt()}; }
+  // The decode node computes the prompt itself: no node needs to send it, nor to keep it any more.
+  void OnComputesLocally();
   void OnNodeLost(NodeKey node);
   // New placements avoid `node` until `until`.
   void Avoid(NodeKey node, absl::Time until) { failed_.Add(node, until, context_.fleet); }
@@ -97,6 +99,8 @@ class SequenceLegs {
     uint32_t attempt = 0;
   };
 
+  // Tells the node that retained the sequence's KV, if there is one, to drop it.
+  void DropRetained(absl::string_view reason);
   PlacementRequest MakePlacementRequest(absl::Time now);
   // The node from which `computing`, which computes the prompt, should fetch its beginning: the one
   // that holds most of it, if fetching that is predicted to take less time than computing it; of

@@ -204,7 +204,7 @@ void SequenceMachine::OnReserved(const v1::Reserved& reserved, absl::Time now) {
   answer_.steps().OnReserved(now);
   refusals_ = 0;
   if (legs_.decode().computes_locally()) {
-    legs_.prefill().Forget();
+    legs_.OnComputesLocally();
     Enter(State::kGenerating, now + context_.options.prefill_deadline);
     return;
   }

@@ -70,6 +70,21 @@ TEST_F(RetainedLeg, IsGivenUpWithItsRequest) {
   h_.ExpectAbort(kD0, d_.attempt());
 }
 
+// The next node may not need it, if another sequence there has the same prompt, say.
+TEST_F(RetainedLeg, IsDroppedWhenTheNextNodeComputesThePrompt) {
+  JoinAll();
+  ToGenerating();
+  SayKept();
+  const v1::StartDecode run = h_.NextRun(kD1);
+  EXPECT_EQ(run.local_prefill_tokens_max(), 0) << "what is kept is asked for";
+  h_.Say(kD1, {Reserved(run.leg(), 96, true)});
+  h_.ExpectAbort(kD0, d_.attempt());
+  h_.Say(kD1, {Installed(run.leg(), -1), Generated(run.leg(), {3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_TRUE(h_.Quiet(kD0)) << "it was told once";
+  EXPECT_EQ(h_.status().sequences_migrated(), 0);
+}
+
 TEST_F(RequestTest, LegsCarryTheTraceId) {
   JoinAll();
   RequestInput input = CoreHarness::Input("r", 100, 10);
