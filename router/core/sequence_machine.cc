@@ -399,8 +399,9 @@ bool SequenceMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Ti
   } else if (legs_.prefill().node() == node && legs_.prefill().live() && AwaitsPrefill()) {
     RetryPrefill(why, now);
   } else if (legs_.prefill().node() == node && legs_.prefill().sent() && answer_.AwaitsScores() &&
-             state_ != State::kQueued) {
-    // The prompt's KV has arrived, but not all of its scores.
+             !legs_.decode().computes_locally() &&
+             (legs_.decode().installed() || answer_.ended())) {
+    // The prompt's KV has arrived, or is not needed any more, but not all scores have arrived.
     if (!answer_.ended())
       Replace(why, now);
     else

@@ -288,9 +288,9 @@ v1::NodeEvent Scored(const v1::Leg& leg) {
 class ScoredRequest : public RequestTest {
  protected:
   // Its prompt's scores come from kP0, its KV goes to kD0.
-  void Begin() {
+  void Begin(int max_tokens = 10) {
     JoinAll();
-    RequestInput input = CoreHarness::Input("r", 100, 10);
+    RequestInput input = CoreHarness::Input("r", 100, max_tokens);
     input.prompt_logprobs = 0;
     ASSERT_OK(h_.Submit(std::move(input)));
     d_ = h_.NextRun(kD0).leg();
@@ -334,6 +334,41 @@ TEST_F(ScoredRequest, ASenderThatIsLostWhileTheSequenceWaitsIsNoFurtherAttempt) 
   h_.Say(kD0, {Scored(again.leg()), Generated(again.leg(), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
   ExpectDone(10);
   EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+}
+
+// The decode node scores a prompt that it computes: it needs no earlier sender.
+TEST_F(ScoredRequest, ASenderThatIsLostAfterItWasReplacedDoesNotMatter) {
+  for (const bool answered : {false, true}) {
+    CoreHarness h;
+    h.JoinDecode(kD0, "d0");
+    h.JoinPrefill(kP0, "p0");
+    RequestInput input = CoreHarness::Input("r", 100, 10);
+    input.prompt_logprobs = 0;
+    ASSERT_OK(h.Submit(std::move(input)));
+    const v1::Leg decode = h.NextRun(kD0).leg();
+    h.Say(kD0, {Reserved(decode)});
+    h.Say(kP0, {LegFailed(h.NextPrefill(kP0).leg(), true)});
+    EXPECT_TRUE(h.Next(kD0).has_new_epoch());
+    if (answered) h.Say(kD0, {Reserved(decode, 0, true, 2)});
+    h.Lose(kP0);
+    EXPECT_TRUE(h.Quiet(kD0));
+    if (!answered) h.Say(kD0, {Reserved(decode, 0, true, 2)});
+    h.Say(kD0, {Installed(decode, -1), Scored(decode),
+                Generated(decode, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
+    ASSERT_TRUE(h.client("r").done.has_value()) << h.client("r").failure;
+    EXPECT_EQ(h.client("r").done->route.attempts(), 2) << "the sender that failed, and no more";
+    h.ExpectEmpty();
+  }
+}
+
+// No token is left to compute, so the KV need not arrive; the scores cannot come any more.
+TEST_F(ScoredRequest, ACompleteAnswerFailsWithTheNodeThatWasToScoreItsPrompt) {
+  Begin(/*max_tokens=*/1);
+  h_.Say(kP0, {Generated(p_, {0})});
+  EXPECT_FALSE(h_.client("r").done.has_value());
+  h_.Lose(kP0);
+  EXPECT_FALSE(h_.client("r").failure.ok());
+  h_.ExpectEmpty();
 }
 
 TEST_F(RequestTest, PrefillNodeLostAfterInstalledDoesNotMatter) {
