@@ -21,6 +21,7 @@ SequenceLegs::SequenceLegs(const RequestInput& input, uint64_t number,
 PlacementRequest SequenceLegs::MakePlacementRequest(absl::Time now) {
   PlacementRequest request;
   request.prompt_tokens = prompt_.size();
+  request.shared_tokens = prompt_.size() - prompt_.delivered();
   request.tokens_total =
       static_cast<int64_t>(input_.prompt->size()) + int64_t{input_.stop->max_tokens};
   request.hashes =

@@ -151,10 +151,14 @@ bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
                                 Placement& placement) {
   const Node* node = fleet_.Find(decode);
   if (node == nullptr) return false;
-  const int64_t full_blocks = (request.prompt_tokens - 1) / node->block_tokens;
-  const Candidate candidate{node, full_blocks * node->block_tokens};
+  const int64_t shared_blocks = (request.shared_tokens - 1) / node->block_tokens;
+  Candidate candidate{node, shared_blocks * node->block_tokens};
   LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   needs.kept = nullptr;  // sequences that run there already share most of their blocks with it
+  // An answer that goes on may have begun there.
+  if (request.prompt_tokens > request.shared_tokens)
+    candidate.cached_tokens =
+        std::max(candidate.cached_tokens, finder_.Of(*node, needs, request.hashes).cached_tokens);
   if (!decode_criteria_.Allows(needs, candidate)) return false;
   if (options_.policy == PlacementPolicy::kCost) {
     const PredictedTimes predicted(fleet_, index_, PromptOf(request), PrefixIndex::Matches());

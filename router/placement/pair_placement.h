@@ -52,6 +52,9 @@ struct PlacementRequest {
   absl::Duration step_within = absl::InfiniteDuration();
   // Nor may it take longer than what already runs there allows (Node::step_goal).
   bool heeds_step_goals = false;
+  // Of the prompt, from its start, what the request's other sequences have as well: all but the
+  // tokens of an answer that goes on. Only PlaceBeside looks at it.
+  int64_t shared_tokens = 0;
 };
 
 struct Placement {
@@ -106,9 +109,9 @@ class PairPlacement {
   // On success fills `placement` and returns nullopt. With kTooLate and kPrefillBusy, placement
   // tells when the first token would come (policy `cost`).
   std::optional<PlacementFailure> Place(const PlacementRequest& request, Placement& placement);
-  // Places the request on `decode` only: that node holds the prompt's full blocks and computes the
-  // last, partial one itself. False when it has left, takes no work, has no room, or its steps
-  // would take too long (policy `cost`).
+  // Places the request on `decode` only: that node holds the full blocks of the shared tokens, and
+  // of what follows as many as the index says. It computes the last, partial one itself. False when
+  // it has left, takes no work, has no room, or its steps would take too long (policy `cost`).
   bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement);
   // The decode node whose room should be kept for a request that finds none: of those that could
   // hold it and are not kept yet, the one with the most free blocks, of equal ones that with the

@@ -246,6 +246,50 @@ TEST_F(SequencesTest, GoElsewhereWhenTheNodeIsFull) {
   h_.ExpectEmpty();
 }
 
+// The node has the prompt of one that goes on beside the others, and not what it generated
+// elsewhere.
+TEST_F(SequencesTest, ThatGoOnBesideTheFirstExpectThePromptThereAlone) {
+  SubmitSequences(2, 250);
+  InstallLeader();
+  const v1::Leg second = ExpectRun(kD0, 1);
+  h_.Say(kD0, {Refused(second, absl::StatusCode::kResourceExhausted)});
+  const v1::Leg elsewhere = ExpectRun(kD1, 1);
+  h_.Say(kD1, {Reserved(elsewhere, 0, true)});
+  h_.Say(kD1, {Installed(elsewhere, -1), Generated(elsewhere, Indices(0, 200))});
+  h_.Lose(kD1);
+  for (int i = 0; i < 20 && h_.Quiet(kD0); ++i) h_.Advance(absl::Milliseconds(100));
+  const v1::Leg again = ExpectRun(kD0, 1);
+  const Node& d0 = *h_.core().fleet().Find(NodeKey(kD0));
+  EXPECT_EQ(d0.blocks_unconfirmed, d0.blocks_to_start(100 + 200) - 96 / kBlockTokens);
+  h_.Say(kD0, {Reserved(again, 96)});
+  EXPECT_EQ(d0.record.Trust(h_.now()), 1) << "it has what was expected";
+  h_.Finish("r", request::FinishReason::kAborted);
+  h_.ExpectEmpty();
+}
+
+// One that ran there has more than the prompt, if the node says so.
+TEST_F(SequencesTest, ThatGoOnWhereTheyRanExpectTheirOwnBlocks) {
+  SubmitSequences(2, 250);
+  InstallLeader();
+  const v1::Leg second = ExpectRun(kD0, 1);
+  h_.Say(kD0, {Reserved(second, 96, true)});
+  h_.Say(kD0, {Installed(second, -1), Generated(second, Indices(0, 200))});
+  std::vector<TokenId> tokens = Tokens(100);
+  for (int i = 0; i < 200; ++i) tokens.push_back(500 + i);
+  v1::NodeEvent stored;
+  stored.mutable_blocks_stored()->set_hashes(kv::PackHashes(HashesOf(tokens)));
+  h_.Say(kD1, {Drains()});  // d0 alone is left
+  h_.Say(kD0, {stored, LegFailed(second, false)});
+  for (int i = 0; i < 40 && h_.Quiet(kD0); ++i) {
+    for (const uint64_t node : {kD0, kD1, kP0, kP1}) h_.Say(node, {});
+    h_.Advance(absl::Milliseconds(100));
+  }
+  ExpectRun(kD0, 1);
+  const Node& d0 = *h_.core().fleet().Find(NodeKey(kD0));
+  EXPECT_EQ(d0.blocks_unconfirmed, d0.blocks_to_start(300) - 299 / kBlockTokens);
+  h_.Finish("r", request::FinishReason::kAborted);
+}
+
 TEST_F(SequencesTest, AreAbortedAsOneInEveryState) {
   for (const bool installed : {false, true}) {
     SubmitSequences(3);
