@@ -81,6 +81,14 @@ void BeamGroup::OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome,
   if (steps_ == 0) first_ = *std::move(outcome.done);
 }
 
+absl::Status BeamGroup::FailureOf(const absl::Status& failure, absl::Time now) const {
+  const bool late = absl::IsDeadlineExceeded(failure) && now >= submitted_ + base_.answer_deadline;
+  if (!late) return failure;
+  return absl::DeadlineExceededError(absl::StrCat(
+      "the answer was not complete within its ", absl::FormatDuration(base_.answer_deadline),
+      ": the beam search had ", steps_, " of at most ", search_.max_tokens(), " tokens"));
+}
+
 bool BeamGroup::Advance(int64_t capacity_tokens) {
   // A default max_tokens shrinks to what fits. The capacity is known now: a node has taken a step.
   if (steps_ == 0 && !base_.max_tokens_given && capacity_tokens > 0) {

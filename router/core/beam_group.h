@@ -37,6 +37,9 @@ class BeamGroup {
   void OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome, const std::string& numerics_id);
   // Not OK: the search cannot go on, because the fleet's numerics have changed.
   const absl::Status& failure() const { return failure_; }
+  // What the request's client is told when a step's sequence has failed with `failure`: a step
+  // knows only what was left of the answer's deadline.
+  absl::Status FailureOf(const absl::Status& failure, absl::Time now) const;
   // All sequences of the step have ended. True when the search is over, false when another step
   // follows. `capacity_tokens`: as LoadOrder::UsualCapacityTokens says, 0 if it is not known.
   bool Advance(int64_t capacity_tokens);

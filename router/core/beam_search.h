@@ -44,6 +44,7 @@ class BeamSearch {
     return params_.width + static_cast<int32_t>(stop_token_ids_.size());
   }
   const std::vector<Beam>& running() const { return running_; }
+  int64_t max_tokens() const { return max_tokens_; }
   // Lowers max_tokens. Before the first Advance.
   void LimitTokens(int64_t max_tokens) { max_tokens_ = std::min(max_tokens_, max_tokens); }
   // The token computed after running()[beam]; only its top_logprobs count. Call once for each

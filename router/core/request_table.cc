@@ -244,7 +244,10 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   SequenceMachine::Outcome outcome = machine.Settle(now);
   CountPlaced(*sequence, !machine.done() && machine.state() != SequenceMachine::State::kQueued);
   ChargeTenant(serial, *sequence, std::ssize(outcome.tokens));
-  if (!outcome.failure.ok()) return FailGroup(group, WithHint(outcome.failure, now));
+  if (!outcome.failure.ok()) {
+    if (group.beams() != nullptr) outcome.failure = group.beams()->FailureOf(outcome.failure, now);
+    return FailGroup(group, WithHint(outcome.failure, now));
+  }
   if (outcome.done.has_value())
     outcome.done->decode_leg = {serial, machine.legs().decode().attempt()};
   Emit(group, outcome, machine.input().sequence_index);

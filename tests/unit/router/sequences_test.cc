@@ -107,6 +107,30 @@ TEST_F(SequencesTest, ABeamSearchDoesNotGoOnUnderOtherNumerics) {
   h.ExpectEmpty();
 }
 
+// Each of its steps has what is left of the deadline; the client knows the whole.
+TEST_F(SequencesTest, ABeamSearchThatIsLateNamesTheRequestsDeadline) {
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.beams = BeamParams{.width = 2};
+  input.answer_deadline = absl::Seconds(2);
+  ASSERT_OK(h_.Submit(std::move(input)));
+  const v1::Leg leg = h_.NextRun(kD0).leg();
+  v1::NodeEvent step = Generated(leg, {0});
+  v1::GeneratedToken& token = *step.mutable_tokens()->mutable_steps(0)->mutable_tokens(0);
+  for (int i = 0; i < 3; ++i) {
+    token.add_top_logprobs()->set_token_id(10 + i);
+    token.mutable_top_logprobs(i)->set_logprob(static_cast<float>(-1 - i));
+  }
+  h_.Advance(absl::Milliseconds(1900));
+  h_.Say(kD0, {Reserved(leg, 0, true), Installed(leg, -1), step});
+  EXPECT_OK(h_.client("r").failure);
+  h_.Advance(absl::Milliseconds(200));
+  EXPECT_THAT(h_.client("r").failure,
+              testing::StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                ::testing::HasSubstr("not complete within its 2s: the beam search "
+                                                     "had 1 of at most 10 tokens")));
+  h_.ExpectEmpty();
+}
+
 // A likeliest token that cannot be is the node's fault: the leg is given up, and the client gets no
 // token of it. One that is masked has no probability at all, which is no fault.
 TEST(Candidates, ALegWithImpossibleOnesIsGivenUp) {
