@@ -159,7 +159,7 @@ std::vector<PrefixIndex::Match> PrefixIndex::Search::Deepest(NodeGroup group, ui
 }
 
 PrefixIndex::PrefixIndex(const Options& options)
-    : options_(options), wide_(options.slots_max), nodes_(options.slots_max) {
+    : options_(options), wide_(options.slots_max, kWideMin), nodes_(options.slots_max) {
   for (SlotSet& group : in_group_) group.resize(wide_.words());
 }
 
@@ -181,7 +181,7 @@ void PrefixIndex::DropNode(NodeSlot slot) {
   if (slot >= nodes_.size() || !nodes_[slot].joined) return;
   SetGroup(slot, kNoGroup);
   NodeState& node = nodes_[slot];
-  wide_entries_ -= wide_.ClearAll(slot);
+  wide_.ClearAll(slot);
   entries_ -= node.live;
   node = {.generation = node.generation + 1};
 }
@@ -258,9 +258,10 @@ bool PrefixIndex::StoreOne(NodeSlot slot, uint64_t tag, Tier tier) {
     row = Widen(tag);
     if (!row.has_value()) return false;
   }
-  if (!wide_.Set(*row, slot, tier)) return false;
-  ++wide_entries_;
-  return true;
+  const bool added = wide_.Set(*row, slot, tier);
+  // Most of its nodes have left since.
+  if (wide_.count(*row) < kWideMin) Narrow(tag, *row);
+  return added;
 }
 
 bool PrefixIndex::RemoveOne(NodeSlot slot, uint64_t tag) {
@@ -278,7 +279,6 @@ bool PrefixIndex::RemoveOne(NodeSlot slot, uint64_t tag) {
   });
   if (row.has_value() && wide_.Clear(*row, slot)) {
     removed = true;
-    --wide_entries_;
     if (wide_.count(*row) < kWideMin) Narrow(tag, *row);
   }
   return removed;
@@ -319,7 +319,6 @@ std::optional<uint32_t> PrefixIndex::Widen(uint64_t tag) {
     wide_.Set(entry.generation, single.slot, static_cast<Tier>(single.tier));
     return Next::kErase;
   });
-  wide_entries_ += wide_.count(entry.generation);
   if (AddEntry(entry)) return entry.generation;
   ForgetRow(entry.generation);
   return std::nullopt;
@@ -339,7 +338,6 @@ void PrefixIndex::Narrow(uint64_t tag, uint32_t row) {
       --entries_;
     }
   }
-  wide_entries_ -= wide_.count(row);
   wide_.Free(row);
 }
 
@@ -374,7 +372,6 @@ void PrefixIndex::ForgetRow(uint32_t row) {
       --nodes_[64 * word + absl::countr_zero(left)].live;
   const int64_t count = wide_.count(row);
   entries_ -= count;
-  wide_entries_ -= count;
   evicted_ += count;
   wide_.Free(row);
 }

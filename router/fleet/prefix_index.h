@@ -33,8 +33,9 @@ namespace tandem::router {
 
 class PrefixIndex {
  public:
-  // A block with more holders than kNarrowMax has a row of bits; one with fewer than kWideMin has
-  // single entries again.
+  // A block with more holders than kNarrowMax has a row of bits. When one of its holders stores or
+  // removes it and fewer than kWideMin are left, it has single entries again. Until then its row
+  // counts as kWideMin entries at the bound.
   static constexpr uint32_t kNarrowMax = 48, kWideMin = 24;
 
   struct Options {
@@ -79,6 +80,8 @@ class PrefixIndex {
   bool HeldBy(NodeGroup group, const kv::BlockHash& hash) const;
 
   int64_t entries() const { return entries_; }
+  // Rows of blocks with many holders: what their memory is for.
+  int64_t rows() const { return wide_.rows(); }
   // Entries of the table, stale ones included: what its memory is for.
   int64_t table_entries() const { return table_.size(); }
   // Entries forgotten or not taken up because a bound was hit.
@@ -112,7 +115,7 @@ class PrefixIndex {
   void ForgetRow(uint32_t row);
   uint8_t TierOfTag(NodeSlot slot, uint64_t tag) const;
   // Places of the table and of rows that are taken, stale ones included.
-  int64_t taken() const { return table_.size() + wide_entries_; }
+  int64_t taken() const { return table_.size() + wide_.places(); }
 
   const Options options_;
   HolderTable table_;
@@ -121,7 +124,6 @@ class PrefixIndex {
   std::vector<NodeState> nodes_;
   std::array<SlotSet, kNodeGroups> in_group_;
   int64_t entries_ = 0;
-  int64_t wide_entries_ = 0;  // of entries_, those in rows
   int64_t evicted_ = 0;
   mutable int64_t lengths_searched_ = 0;
 };

@@ -364,6 +364,41 @@ TEST(PrefixIndex, IsDeterministic) {
   }
 }
 
+// A row takes as much memory for two holders as for all nodes, so rows count as many entries.
+TEST(PrefixIndex, RowsWhoseNodesHaveLeftAreBoundedToo) {
+  constexpr int64_t kEntriesMax = 4000;
+  constexpr int kNodes = PrefixIndex::kNarrowMax + 1;
+  PrefixIndex index({.entries_max = kEntriesMax});
+  index.AddNode(0, kDecodeNodes, 100000);
+  for (int round = 0; round < 20; ++round) {
+    const auto b = HashesOf(Tokens(4 * 40, 1000 * round));
+    index.Store(0, b);
+    for (NodeSlot slot = 1; slot < kNodes; ++slot) {
+      index.AddNode(slot, kDecodeNodes, 100000);
+      index.Store(slot, b);
+    }
+    for (NodeSlot slot = 1; slot < kNodes; ++slot) index.DropNode(slot);
+    ASSERT_LE(index.rows(), kEntriesMax / PrefixIndex::kWideMin) << "round " << round;
+  }
+}
+
+// When a holder stores such a block again, its row goes.
+TEST(PrefixIndex, ABlockWhoseNodesHaveLeftHasSingleEntriesAgain) {
+  const auto b = HashesOf(Tokens(4 * 40));
+  PrefixIndex index({.entries_max = 10000});
+  constexpr int kNodes = PrefixIndex::kNarrowMax + 1;
+  AddDecodeNodes(index, kNodes);
+  for (NodeSlot slot = 0; slot < kNodes; ++slot) index.Store(slot, b, Tier::kHost);
+  EXPECT_EQ(index.rows(), 40);
+  for (NodeSlot slot = 2; slot < kNodes; ++slot) index.DropNode(slot);
+  index.Store(0, b, Tier::kDisk);
+  EXPECT_EQ(index.rows(), 0);
+  EXPECT_EQ(index.entries(), 80);
+  EXPECT_EQ(Found(index, b), (Runs{{0, 40}, {1, 40}}));
+  EXPECT_EQ(index.TierOn(0, b[39]), Tier::kDisk);
+  EXPECT_EQ(index.TierOn(1, b[39]), Tier::kHost);
+}
+
 // Nodes that come and go for ever leave stale entries behind; these must not add up.
 TEST(PrefixIndex, NodesThatComeAndGoDoNotGrowTheTable) {
   PrefixIndex index({.entries_max = 1 << 20});
