@@ -10,10 +10,10 @@ absl::Status CheckQuery(const PartialQuery& query, const PartialLimits& limits) 
         absl::StrCat("layer ", query.layer, ", expected one in [0, ", limits.num_layers, ")"));
   }
   if (query.num_rows < 1 || query.first_position < 0 ||
-      query.first_position > limits.context_tokens - query.num_rows) {
+      query.first_position > kPositionsMax - query.num_rows) {
     return absl::InvalidArgumentError(
         absl::StrCat(query.num_rows, " rows from position ", query.first_position,
-                     ", expected some within the context of ", limits.context_tokens));
+                     ", expected some before position ", kPositionsMax));
   }
   const UnitSpan& units = query.units;
   if (units.first < 0 || units.end <= units.first ||

@@ -41,7 +41,7 @@ class CpuEngine : public Engine {
         backend_(*parts.backend),
         pool_(std::move(parts.pool)),
         weights_(std::move(parts.weights)),
-        partial_attention_{parts.config, parts.kv, spec_.context_tokens},
+        partial_attention_{parts.config, parts.kv},
         pass_({std::move(parts.config), parts.kv, spec_.context_tokens}, *weights_, backend_,
               pool_->parallel()) {}
 

@@ -38,7 +38,6 @@ class CpuPartialAttention final : public PartialAttention {
                                        .unit_tokens = kernels::kPartitionTokens,
                                        .block_tokens = options_.kv.block_tokens,
                                        .num_blocks = arena_.num_blocks(),
-                                       .context_tokens = options_.context_tokens,
                                        .q_floats = q_floats()}));
     RETURN_IF_ERROR(CheckAnswer(
         query, options_.config.layers[static_cast<size_t>(query.layer)].sliding_window > 0,
@@ -81,7 +80,7 @@ class CpuPartialAttention final : public PartialAttention {
   const kernels::Backend& backend_;
   const kv::BlockArena& arena_;
   AlignedBuffer scratch_;
-  std::vector<int32_t> table_;  // of the query; at most a context's blocks
+  std::vector<int32_t> table_;  // of the query: its units' blocks
 };
 
 }  // namespace

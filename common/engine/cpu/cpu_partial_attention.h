@@ -19,7 +19,6 @@ void PrefetchBytes(const std::byte* at, size_t bytes);
 struct CpuPartialAttentionOptions {
   model::ModelConfig config;
   kernels::KvShape kv;
-  int64_t context_tokens = 0;
   // How FetchForNextLayer fetches a block. Another one is a test's.
   void (*fetch)(const std::byte* at, size_t bytes) = &PrefetchBytes;
 };

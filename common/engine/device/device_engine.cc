@@ -190,12 +190,9 @@ class DeviceEngine final : public Engine {
   std::unique_ptr<PartialAttention> NewPartialAttention() override {
     TANDEM_CHECK(kv_ != nullptr, "NewPartialAttention before AllocateKv");
     if (spec_.unit_tokens == 0) return nullptr;
-    absl::StatusOr<std::unique_ptr<PartialAttention>> attention =
-        NewDevicePartialAttention({.config = parts_.config,
-                                   .partials = parts_.Partials(),
-                                   .context_tokens = spec_.context_tokens,
-                                   .fetch_arrived = fetch_arrived_},
-                                  *kv_, *parts_.device);
+    absl::StatusOr<std::unique_ptr<PartialAttention>> attention = NewDevicePartialAttention(
+        {.config = parts_.config, .partials = parts_.Partials(), .fetch_arrived = fetch_arrived_},
+        *kv_, *parts_.device);
     if (attention.ok()) return *std::move(attention);
     Log(LogLevel::kWarning, "cannot compute attention for other nodes",
         {{"error", attention.status().ToString()}});

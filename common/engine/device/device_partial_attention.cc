@@ -54,7 +54,6 @@ class DevicePartialAttention final : public PartialAttention {
                                        .unit_tokens = kernels::kPartitionTokens,
                                        .block_tokens = options_.partials.kv.block_tokens,
                                        .num_blocks = kv_.arena().num_blocks(),
-                                       .context_tokens = options_.context_tokens,
                                        .q_floats = q_floats()}));
     return CheckAnswer(
         query, options_.config.layers[static_cast<size_t>(query.layer)].sliding_window > 0,

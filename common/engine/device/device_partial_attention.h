@@ -17,7 +17,6 @@ namespace tandem::engine {
 struct DevicePartialAttentionOptions {
   model::ModelConfig config;
   DevicePartials::Options partials;
-  int64_t context_tokens = 0;
   // Whether blocks arrive in the arena (DeviceKv), and are to be copied to the device.
   bool fetch_arrived = true;
 };

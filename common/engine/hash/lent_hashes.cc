@@ -36,7 +36,6 @@ class HashPartialAttention final : public PartialAttention {
                                        .unit_tokens = spec_.unit_tokens,
                                        .block_tokens = spec_.layout.block_tokens,
                                        .num_blocks = arena_.num_blocks(),
-                                       .context_tokens = spec_.context_tokens,
                                        .q_floats = kQueryFloats}));
     RETURN_IF_ERROR(CheckAnswer(query, spec_.layout.IsWindowed(query.layer),
                                 static_cast<int64_t>(answer.size()),

@@ -1,4 +1,5 @@
-// Goal: a creditor reads ahead in the layer that the debtor asks about next, whole blocks of it.
+// Goal: a creditor reads ahead in the layer that the debtor asks about next, whole blocks of it,
+// and answers about rows that lie beyond its own context.
 #include "common/engine/cpu/cpu_partial_attention.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +48,7 @@ TEST(CpuPartialAttention, FetchesWholeBlocksOfTheNextLayer) {
                                .block_tokens = 32,
                                .layer_block_bytes = (static_cast<int64_t>(bytes) + 63) / 64 * 64},
                               8);
-  CpuPartialAttentionOptions options{.config = ConfigOf({0, 0}), .kv = kv, .context_tokens = 1024};
+  CpuPartialAttentionOptions options{.config = ConfigOf({0, 0}), .kv = kv};
   EXPECT_EQ(options.fetch, &PrefetchBytes);
   options.fetch = [](const std::byte* at, size_t count) { Fetched().emplace_back(at, count); };
   const auto attention = NewCpuPartialAttention(options, kernels::BestBackend(), *arena);
@@ -60,6 +61,32 @@ TEST(CpuPartialAttention, FetchesWholeBlocksOfTheNextLayer) {
     EXPECT_THAT(Fetched(),
                 testing::ElementsAre(testing::Pair(region, bytes), testing::Pair(last, bytes)));
   }
+}
+
+TEST(CpuPartialAttention, AnswersRowsBeyondItsOwnContext) {
+  const kernels::KvShape kv = {.num_kv_heads = 1, .head_dim = 64, .block_tokens = 32};
+  const auto bytes = static_cast<int64_t>(kernels::KvBlockBytes(kv));
+  const auto arena = *kv::BlockArena::Create(
+      {.num_layers = 2, .block_tokens = 32, .layer_block_bytes = (bytes + 63) / 64 * 64}, 8);
+  CpuPartialAttentionOptions options{.config = ConfigOf({0, 0}), .kv = kv};
+  options.config.context_tokens = 512;
+  const auto attention = NewCpuPartialAttention(options, kernels::BestBackend(), *arena);
+  std::vector<BlockId> blocks;
+  for (int32_t i = 0; i < 8; ++i) blocks.push_back(BlockId(i));
+  const UnitSpan units = {0, 1};
+  const std::vector<float> q(static_cast<size_t>(attention->q_floats()), 1);
+  std::vector<std::byte> answers[2];
+  for (const bool beyond : {false, true}) {
+    std::vector<std::byte>& answer = answers[beyond ? 1 : 0];
+    answer.resize(static_cast<size_t>(attention->AnswerBytes(0, units, 1)));
+    const PartialQuery query = {.units = units,
+                                .blocks = blocks,
+                                .num_rows = 1,
+                                .first_position = beyond ? 600 : 300,
+                                .q = q};
+    EXPECT_TRUE(attention->Compute(query, absl::MakeSpan(answer)).ok()) << beyond;
+  }
+  EXPECT_EQ(answers[0], answers[1]) << "all rows after a unit attend to all of it";
 }
 
 }  // namespace

@@ -7,16 +7,19 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "common/engine/partial_check.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::engine {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::StatusIs;
 
 constexpr int64_t kBlocks = 256;
 
@@ -293,6 +296,37 @@ TEST_F(HashEngineTest, RefusesSlicesThatBreakTheContractAndWritesNothing) {
   for (int64_t i = 0; i < static_cast<int64_t>(block_bytes()); ++i) {
     ASSERT_EQ(Bytes(0, s.blocks[0])[i], std::byte{0});
   }
+}
+
+// Nodes of one fleet may have contexts of different lengths.
+TEST(HashEngine, ACreditorAnswersRowsBeyondItsOwnContext) {
+  HashEngineOptions options;
+  options.context_tokens = 512;
+  ASSERT_OK_AND_ASSIGN(const auto engine, NewHashEngine(options));
+  ASSERT_OK(engine->AllocateKv(kBlocks));
+  const std::vector<TokenId> tokens(static_cast<size_t>(options.unit_tokens), 7);
+  std::vector<BlockId> blocks;
+  for (int i = 0; i < options.unit_tokens / options.block_tokens; ++i) blocks.push_back(BlockId(i));
+  const request::SamplingParams sampling;
+  ASSERT_OK(engine->Step({{.tokens = tokens,
+                           .num_new = options.unit_tokens,
+                           .blocks = blocks,
+                           .prompt_tokens = options.unit_tokens,
+                           .sampling = &sampling}},
+                         [](int) {}));
+  const auto attention = engine->NewPartialAttention();
+  const std::vector<float> q(static_cast<size_t>(attention->q_floats()));
+  const UnitSpan units = {0, 1};
+  std::vector<std::byte> answer(static_cast<size_t>(attention->AnswerBytes(0, units, 1)));
+  const auto ask = [&](int64_t first_position) {
+    return attention->Compute(
+        {.units = units, .blocks = blocks, .num_rows = 1, .first_position = first_position, .q = q},
+        absl::MakeSpan(answer));
+  };
+  EXPECT_OK(ask(600));
+  EXPECT_OK(ask(kPositionsMax - 1));
+  for (const int64_t beyond : {kPositionsMax, std::numeric_limits<int64_t>::max()})
+    EXPECT_THAT(ask(beyond), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("position")));
 }
 
 TEST(HashEngine, SpendsSimulatedTimeThroughTheSeam) {
