@@ -259,6 +259,7 @@ void Borrower::ReturnEnded(absl::Time now) {
 
 void Borrower::BeforeStep(absl::Time now) {
   ++plans_;
+  now_ = now;
   if (!enabled_) return;
   ReturnEnded(now);
   UseReady(now);
@@ -276,6 +277,7 @@ void Borrower::BeforeStep(absl::Time now) {
 }
 
 void Borrower::OnTick(absl::Time now) {
+  now_ = now;
   if (!enabled_) return;
   ReturnSplitLoans(now);
   EndStalledRebuilds(now);

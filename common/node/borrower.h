@@ -74,8 +74,10 @@ class Borrower {
   static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(200);  // until it asks again
   static constexpr absl::Duration kAvoidTime = absl::Seconds(10);  // a creditor that failed
   static constexpr absl::Duration kAvoidRecaller = absl::Seconds(2);
-  // Units come home by themselves so long after the last loan began to be used, or ended.
+  // Units come home by themselves so long after the last loan began to be used, or ended, and if
+  // that failed, again after some time.
   static constexpr absl::Duration kHomeAfter = absl::Milliseconds(250);
+  static constexpr absl::Duration kHomeAgainAfter = absl::Seconds(5);
   // A plan that has not led to loans by then is forgotten.
   static constexpr absl::Duration kPlanTimeMax = absl::Seconds(2);
   // After a planned loan began to be used, no units come home by themselves for so long.
@@ -203,9 +205,10 @@ class Borrower {
     bool taken_over = false;
     // Of lost units. Until it is granted, `creditor` is the one that has lost them.
     bool regains = false;
-    // Of a used one: its creditor wants its memory back; it cannot come home; another loan is to
-    // replace it.
-    bool recalled = false, cannot_come = false, is_replaced = false;
+    // Of a used one: its creditor wants its memory back; another loan is to replace it; it did not
+    // come home, and stays away until then.
+    bool recalled = false, is_replaced = false;
+    absl::Time away_until = absl::InfinitePast();
   };
   using Loans = std::map<LoanId, Loan>;
 
@@ -264,6 +267,8 @@ class Borrower {
   bool BeginHome(LoanId id, const Loan& loan, int64_t spare, absl::Time now);
   // What has come home is this node's again.
   void UseHome(absl::Time now);
+  // The loan did not come home.
+  void StayAway(LoanId id);
   // Asks for a creditor that takes the place of the used loan's.
   void AskForAnother(LoanId id, Loan& loan, absl::Time now);
   // The ready loan takes the place of the one that it replaces, if that is still used.
@@ -343,6 +348,7 @@ class Borrower {
   // Since sequences run of which no step computes any, though no blocks come back by a deadline.
   std::optional<Wait> starved_;
   int64_t plans_ = 0;  // steps that were planned
+  absl::Time now_;     // of the last BeforeStep or OnTick
   uint64_t next_loan_ = 1;
 };
 

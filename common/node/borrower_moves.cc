@@ -49,7 +49,7 @@ void Borrower::MoveRecalled(absl::Time now) {
   for (const LoanId id : unmoved) {
     Loan& loan = loans_.at(id);
     if (!IsLentAs(loan, id)) continue;  // its sequence has just given up all loans
-    const bool may_come = !loan.cannot_come && !loan.of_split;
+    const bool may_come = loan.away_until <= now && !loan.of_split;
     if (may_come && BeginHome(id, loan, LowWatermark(), now)) continue;
     if (moving >= kMovesMax) continue;  // later, within the creditor's notice
     ++moving;
@@ -133,7 +133,7 @@ void Borrower::BringHome(absl::Time now) {
   if (scheduler_.block_counts().available() - blocks_per_unit() < spare) return;
   for (const auto& [id, loan] : loans_) {
     const bool stays =
-        loan.state != State::kUsed || loan.is_replaced || loan.cannot_come || loan.of_split;
+        loan.state != State::kUsed || loan.is_replaced || loan.away_until > now || loan.of_split;
     if (!stays && IsLentAs(loan, id) && BeginHome(id, loan, spare, now)) return;
   }
 }
@@ -154,16 +154,19 @@ void Borrower::UseHome(absl::Time now) {
   counters.set_loans_home(counters.loans_home() + 1);
 }
 
+void Borrower::StayAway(LoanId id) {
+  if (const auto it = loans_.find(id); it != loans_.end())
+    it->second.away_until = now_ + kHomeAgainAfter;
+}
+
 void Borrower::Handle(const transfer::LeaseFailed& event) {
   const std::optional<LoanId> id = home_.loan();
-  if (!home_.Handle(event)) return;
-  if (const auto it = loans_.find(*id); it != loans_.end()) it->second.cannot_come = true;
+  if (home_.Handle(event)) StayAway(*id);
 }
 
 void Borrower::OnNoHolder(LeaseId lease) {
   const std::optional<LoanId> id = home_.loan();
-  if (!home_.OnNoHolder(lease)) return;
-  if (const auto it = loans_.find(*id); it != loans_.end()) it->second.cannot_come = true;
+  if (home_.OnNoHolder(lease)) StayAway(*id);
 }
 
 // ---- lost units

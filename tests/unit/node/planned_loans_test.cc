@@ -112,6 +112,34 @@ TEST_F(PlannedLoansTest, WhatIsLentStaysForSomeSecondsAndThenComesHome) {
   EXPECT_TRUE(begins_home());
 }
 
+// A link or a creditor may fail once.
+TEST_F(PlannedLoansTest, UnitsThatDidNotComeHomeAreFetchedAgainAfterSomeTime) {
+  Send(Abort("r"));
+  Send(Answer("short", 20, 12));
+  for (int i = 0; i < 3; ++i) StepLent();
+  Send(Plan(1));
+  Send(Granted(WantedSoon(), 1));
+  StepLent();
+  const auto fetched = [&] {
+    for (const auto& [router, event] : StepLent().events)
+      if (event.has_blocks_wanted()) return event.blocks_wanted().lease_id();
+    return uint64_t{0};
+  };
+  now_ += node::Borrower::kPlannedKept;
+  const LeaseId lease(fetched());
+  ASSERT_NE(lease.value(), 0u);
+  Send(transfer::LeaseFailed{lease, Epoch(1), absl::UnavailableError("gone")});
+  Send(transfer::LeaseDrained{lease});
+  now_ += node::Borrower::kHomeAgainAfter - absl::Milliseconds(1);
+  EXPECT_EQ(fetched(), 0u);
+  now_ += absl::Milliseconds(1);
+  const uint64_t again = fetched();
+  ASSERT_NE(again, 0u);
+  Send(transfer::LeaseInstalled{.lease = LeaseId(again), .epoch = Epoch(1)});
+  StepLent();
+  EXPECT_EQ(resources_->counters().loans_home(), 1);
+}
+
 TEST_F(PlannedLoansTest, TheEndOfItsDebtsIsNewsForRouters) {
   Send(Plan(1));
   Send(Granted(WantedSoon(), 1));
