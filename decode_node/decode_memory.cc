@@ -27,14 +27,18 @@ bool DecodeCore::CanReceive(Leg& leg, int64_t prefill_blocks) {
 }
 
 void DecodeCore::EndStarved(absl::Time now) {
-  for (const SequenceId id : resources_.borrower().TakeStarved(now)) {
+  const auto end = [this](SequenceId id, const std::string& why) {
     const auto found = by_sequence_.find(id);
-    if (found == by_sequence_.end()) continue;
-    FailAndEnd(
-        found->second,
-        absl::ResourceExhaustedError(
-            "KV pool: the sequence needs more blocks than this node has and other nodes lend"),
-        "no memory");
+    if (found == by_sequence_.end()) return;
+    FailAndEnd(found->second, absl::ResourceExhaustedError(absl::StrCat("KV pool: ", why)),
+               "no memory");
+  };
+  node::Borrower& borrower = resources_.borrower();
+  for (const SequenceId id : borrower.TakeStarved(now))
+    end(id, "the sequence needs more blocks than this node has and other nodes lend");
+  for (const SequenceId id : borrower.TakeOftenLost()) {
+    end(id, absl::StrCat("the sequence lost what other nodes lent it ", node::Borrower::kLossesMax,
+                         " times, and got no further meanwhile"));
   }
 }
 

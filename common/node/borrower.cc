@@ -281,6 +281,7 @@ void Borrower::OnTick(absl::Time now) {
   if (!enabled_) return;
   ReturnSplitLoans(now);
   EndStalledRebuilds(now);
+  std::erase_if(losses_, [this](const auto& e) { return scheduler_.Find(e.first) == nullptr; });
   // A loan may have become ready during a step that took longer than its time.
   DropLate(/*ready=*/false, now);
 }
@@ -323,8 +324,11 @@ void Borrower::Handle(const lending::LoanLost& event, absl::Time now) {
   const auto it = loans_.find(event.loan);
   if (it == loans_.end()) {
     // A step failed before, and ended it.
-    for (const auto& [id, loan] : ended_)
-      if (id == event.loan) Blame(loan, event.why, now);
+    for (const auto& [id, loan] : ended_) {
+      if (id != event.loan) continue;
+      CountLoss(loan.sequence, now);
+      Blame(loan, event.why, now);
+    }
     return;
   }
   Blame(it->second, event.why, now);
@@ -333,6 +337,7 @@ void Borrower::Handle(const lending::LoanLost& event, absl::Time now) {
       {{"loan", event.loan.value()},
        {"creditor", it->second.creditor.node.value()},
        {"why", event.why.ToString()}});
+  CountLoss(it->second.sequence, now);
   if (scheduler_.Find(it->second.sequence) != nullptr)
     scheduler_.LoseLoan(it->second.sequence, event.loan);
 }

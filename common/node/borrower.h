@@ -90,6 +90,10 @@ class Borrower {
   // nothing of it was being read from storage, gives up all of its blocks and loans, and is
   // computed again.
   static constexpr absl::Duration kRebuildStalledMax = absl::Seconds(3);
+  // A sequence that has lost loans so often and got no further meanwhile ends: creditors grant them
+  // and cannot serve it.
+  static constexpr int32_t kLossesMax = 3;
+  static constexpr absl::Duration kLossesApart = absl::Seconds(1);  // those within it count once
   // Sequences that no step has computed for so long, because no node lends, end.
   static constexpr absl::Duration kStarvedMax = absl::Seconds(10);
   // Nothing counts as stalled or starved before so many steps were planned meanwhile: loans get on
@@ -139,6 +143,8 @@ class Borrower {
   void OnTick(absl::Time now);
   // The sequence that cannot go on because it gets no memory, if there is one: the core ends it.
   std::vector<SequenceId> TakeStarved(absl::Time now);
+  // Those that have lost loans kLossesMax times and got no further: the core ends them.
+  std::vector<SequenceId> TakeOftenLost();
   // A wait that begins now.
   struct Wait {
     absl::Time since;
@@ -295,6 +301,8 @@ class Borrower {
   void Unpin(Loan& loan);
   // The sequence's blocks cannot be sent: it is computed again.
   void OnWithdrawn(Loans::iterator it, absl::Time now);
+  // The sequence has lost a loan that it used.
+  void CountLoss(SequenceId id, absl::Time now);
   // Avoids the loan's creditor for a while. If a block was damaged (kDataLoss), forgets the loan's
   // blocks that are here instead: this node may have sent them damaged.
   void Blame(const Loan& loan, const absl::Status& why, absl::Time now);
@@ -328,6 +336,13 @@ class Borrower {
   };
   // How far sequences that compute lost units were, and since when. Bound: the sequences.
   std::map<SequenceId, Reached> rebuilds_;
+  struct Losses {
+    int64_t place = 0;  // how far the sequence was at the last one
+    int32_t count = 0;  // since it came there
+    absl::Time counted = absl::InfinitePast();
+  };
+  // Of sequences that have lost loans. Bound: the sequences, and those that ended since a tick.
+  std::map<SequenceId, Losses> losses_;
   // The last loans that ended. Bound: kEndedKept.
   std::deque<std::pair<LoanId, Loan>> ended_;
   absl::Time ask_after_ = absl::InfinitePast();

@@ -250,6 +250,26 @@ void Borrower::EndStalledRebuilds(absl::Time now) {
   }
 }
 
+void Borrower::CountLoss(SequenceId id, absl::Time now) {
+  const Sequence* sequence = scheduler_.Find(id);
+  if (sequence == nullptr) return;
+  const int64_t place =
+      sequence->rebuild != nullptr ? sequence->rebuild->num_computed : sequence->num_computed;
+  Losses& losses = losses_[id];
+  if (place > losses.place) losses = {.place = place};
+  if (now - losses.counted < kLossesApart) return;
+  losses.counted = now;
+  ++losses.count;
+}
+
+std::vector<SequenceId> Borrower::TakeOftenLost() {
+  std::vector<SequenceId> often;
+  for (const auto& [id, losses] : losses_)
+    if (losses.count >= kLossesMax) often.push_back(id);
+  for (const SequenceId id : often) losses_.erase(id);
+  return often;
+}
+
 // ---- creditors that are late
 
 void Borrower::Handle(const lending::CreditorLate& event, absl::Time now) {
