@@ -147,6 +147,7 @@ void SimNode::CheckLent() {
 void SimNode::MakeCore() {
   const Topology& t = options_.topology;
   node::SchedulerOptions scheduler{.spec = engine_->spec(),
+                                   .self = NodeId(name()),
                                    .block_key = options_.seams.block_key,
                                    .num_blocks = t.blocks_per_node,
                                    .slots = t.window_slots > 0 ? engine_->arena().slots() : nullptr,

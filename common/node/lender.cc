@@ -174,12 +174,13 @@ void Lender::Answer(RouterKey router, const v1::LendBlocks& command, bool indebt
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Send(router, OfferOf(key, status));
   };
+  const auto make_room = [&] { MakeRoom(key.debtor.node, command.arrived_us(), now); };
   auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok()) return refuse(hashes.status());
   const absl::Status fits = Check(command, key, indebted, std::ssize(*hashes));
   // Beyond the limit no memory of this node's own would be lent.
   const bool may_lend = blocks_lent() + blocks_per_unit() <= lend_blocks_max_;
-  if (absl::IsResourceExhausted(fits) && may_lend) MakeRoom(command.arrived_us(), now);
+  if (absl::IsResourceExhausted(fits) && may_lend) make_room();
   if (!fits.ok()) return refuse(fits);
   if (const auto lease = Bringing(*hashes);
       may_wait && lease.has_value() && waiting_.size() < kWaitingMax &&
@@ -190,7 +191,7 @@ void Lender::Answer(RouterKey router, const v1::LendBlocks& command, bool indebt
   const bool moves = !command.from_node_id().empty();
   absl::StatusOr<Loan> loan = Take(*std::move(hashes), /*whole=*/moves);
   if (!loan.ok()) {
-    if (may_lend) MakeRoom(command.arrived_us(), now);
+    if (may_lend) make_room();
     return refuse(loan.status());
   }
   loan->arrived_us = command.arrived_us();
@@ -229,8 +230,8 @@ std::vector<Lender::LoanView> Lender::loans() const {
   return views;
 }
 
-bool Lender::MakeRoom(int64_t arrived_us, absl::Time now) {
-  if (!scheduler_.HoldBack(arrived_us)) return false;
+bool Lender::MakeRoom(const NodeId& debtor, int64_t arrived_us, absl::Time now) {
+  if (!scheduler_.HoldBack({arrived_us, debtor})) return false;
   Log(LogLevel::kInfo, "a sequence gives way to an older one of another node", {});
   held_until_ = now + kHeldMin;
   return true;
@@ -339,7 +340,7 @@ void Lender::OnTick(absl::Time now) {
     }
   }
   if (scheduler_.short_of_blocks() && !recalling && youngest != nullptr &&
-      !MakeRoom(youngest->second.arrived_us, now))
+      !MakeRoom(youngest->first.debtor.node, youngest->second.arrived_us, now))
     Recall(youngest->first, now + kNotice + BlocksTime(std::ssize(youngest->second.blocks)));
   for (const lending::LoanKey& key : over) End(key, "recalled");
   EndHoldBack(now);
@@ -347,10 +348,10 @@ void Lender::OnTick(absl::Time now) {
 
 void Lender::EndHoldBack(absl::Time now) {
   if (!held_until_.has_value() || *held_until_ > now) return;
-  int64_t oldest_us = std::numeric_limits<int64_t>::max();
+  SequenceAge oldest{std::numeric_limits<int64_t>::max(), NodeId()};
   for (const auto& [key, loan] : loans_)
-    if (loan.arrived_us > 0) oldest_us = std::min(oldest_us, loan.arrived_us);
-  scheduler_.EndHoldBack(oldest_us);
+    if (loan.arrived_us > 0) oldest = std::min(oldest, {loan.arrived_us, key.debtor.node});
+  scheduler_.EndHoldBack(oldest);
   if (loans_.empty()) held_until_.reset();
 }
 

@@ -18,8 +18,9 @@
 // computes the sequence again otherwise.
 //
 // Two sequences that outgrow their nodes could keep each other from going on for ever. So the one
-// that came to its router first goes on: for it, this node holds back a sequence of its own that
-// may outgrow the pool and came later, and starts it again when nothing is lent to an older one.
+// that came to its router first goes on, of two that came at once the one whose node has the lesser
+// id: for it, this node holds back a sequence of its own that may outgrow the pool and is younger,
+// and starts it again when nothing is lent to an older one.
 //
 // Thread safety: none; the engine thread. Owner: NodeResources.
 // Invariants: the blocks of a loan are pinned until StopServing was issued; at most lend_blocks_max
@@ -148,8 +149,9 @@ class Lender {
   absl::Duration BlocksTime(int64_t blocks) const {
     return cost::LoanBytesTime(blocks * scheduler_.spec().layout.block_bytes());
   }
-  // Holds back a sequence of this node's that came after `arrived_us`; false when there is none.
-  bool MakeRoom(int64_t arrived_us, absl::Time now);
+  // Holds back a sequence of this node's that is younger than the debtor's, which came at
+  // `arrived_us`; false when there is none.
+  bool MakeRoom(const NodeId& debtor, int64_t arrived_us, absl::Time now);
   // Sequences that are held back go on if no loan of an older one is left.
   void EndHoldBack(absl::Time now);
   // What this node's own sequences keep for themselves.

@@ -295,6 +295,7 @@ class NodeProcessImpl final : public NodeProcess {
     }
     options.constraints = loaded.constraints;
     ASSIGN_OR_RETURN(SchedulerOptions scheduler, SchedulerOptionsOf(config, *engine, kv.blocks));
+    scheduler.self = options.node_id;
     scheduler.block_key = kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
     scheduler.constraints = std::move(loaded.constraints);
     options.block_names = scheduler.block_key.names();

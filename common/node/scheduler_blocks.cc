@@ -468,14 +468,16 @@ void SequenceScheduler::CountLentUse(Sequence& sequence, const PlannedSlice& sli
   use.waited += waited;
 }
 
-bool SequenceScheduler::HoldBack(int64_t arrived_us) {
+bool SequenceScheduler::HoldBack(const SequenceAge& age) {
   Sequence* last = nullptr;
   for (const auto& [order, sequence] : running_) {
-    const bool younger = arrived_us > 0 && sequence->input.arrived_us > arrived_us;
+    const SequenceAge own{sequence->input.arrived_us, options_.self};
+    const bool younger = age.arrived_us > 0 && age < own;
     const int64_t blocks = options_.spec.layout.BlocksFor(std::ssize(sequence->tokens));
     const bool large = sequence->outgrows && 2 * blocks > options_.num_blocks;
     if (!younger || !large || sequence->yields_to_older || !sequence->generates) continue;
-    if (last == nullptr || last->input.arrived_us < sequence->input.arrived_us) last = sequence;
+    // Of equal ones the last in order.
+    if (last == nullptr || last->input.arrived_us <= sequence->input.arrived_us) last = sequence;
   }
   if (last == nullptr) return false;
   last->yields_to_older = true;
@@ -484,9 +486,11 @@ bool SequenceScheduler::HoldBack(int64_t arrived_us) {
   return true;
 }
 
-void SequenceScheduler::EndHoldBack(int64_t arrived_us) {
-  for (const auto& [id, sequence] : sequences_)
-    if (sequence->input.arrived_us <= arrived_us) sequence->yields_to_older = false;
+void SequenceScheduler::EndHoldBack(const SequenceAge& age) {
+  for (const auto& [id, sequence] : sequences_) {
+    const SequenceAge own{sequence->input.arrived_us, options_.self};
+    if (!(age < own)) sequence->yields_to_older = false;
+  }
 }
 
 }  // namespace tandem::node

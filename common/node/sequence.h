@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,16 @@ struct SequenceInput {
   // and that node, which is asked to keep none of them.
   int32_t split_units = 0;
   std::string split_receiver;
+};
+
+// How old a sequence is among those of all nodes: the less, the older. The sequences of one request
+// come at one time, and may run on several nodes: their nodes' ids decide then.
+struct SequenceAge {
+  int64_t arrived_us = 0;  // as SequenceInput has it
+  NodeId node;
+  friend bool operator<(const SequenceAge& a, const SequenceAge& b) {
+    return std::tie(a.arrived_us, a.node) < std::tie(b.arrived_us, b.node);
+  }
 };
 
 // Errors: kInvalidArgument names the field, its value and what the model `spec` allows. Takes a

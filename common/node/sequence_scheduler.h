@@ -58,6 +58,7 @@ class StoredPrices;  // preemption.h
 
 struct SchedulerOptions {
   engine::EngineSpec spec;
+  NodeId self;             // decides between sequences that are equally old (SequenceAge)
   kv::BlockKey block_key;  // that blocks are named with; the fleet's
   int64_t num_blocks = 0;
   // The arena's; null exactly if the spec's layout has no windowed layers.
@@ -227,12 +228,12 @@ class SequenceScheduler {
   // Prompts that were parked like that since the last call.
   std::vector<SequenceId> TakeSplitsLost() { return std::exchange(splits_lost_, {}); }
   // For the Lender: of the running sequences that are longer than half of the pool, may outgrow it,
-  // and came to their router after `arrived_us`, the one that came last gives up its blocks and
+  // and are younger than `age`, of another node's sequence, the youngest gives up its blocks and
   // loans, and waits until EndHoldBack; it is then computed again. False when there is none, or it
   // is unknown which came first.
-  bool HoldBack(int64_t arrived_us);
-  // Those that came before `arrived_us` wait no longer.
-  void EndHoldBack(int64_t arrived_us);
+  bool HoldBack(const SequenceAge& age);
+  // Those that are no younger wait no longer.
+  void EndHoldBack(const SequenceAge& age);
   // Loans that ended since the last call, because their sequences gave up all blocks.
   std::vector<LoanId> TakeEndedLoans() { return std::exchange(ended_loans_, {}); }
   absl::Span<const LoanId> ended_loans() const { return ended_loans_; }  // not yet taken

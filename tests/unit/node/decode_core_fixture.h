@@ -28,6 +28,7 @@ class DecodeCoreTest : public ::testing::Test {
     int64_t batch_tokens = 64;
     int32_t windowed_layers = 0, window_tokens = 0;
     std::shared_ptr<const storage::StorageContents> stored_blocks;  // null: no storage
+    std::string node;                                               // its id
   };
 
   DecodeCoreTest() : DecodeCoreTest(Setup()) {}
@@ -45,6 +46,7 @@ class DecodeCoreTest : public ::testing::Test {
     core_.reset();
     resources_ = std::make_unique<node::NodeResources>(node::SchedulerOptions{
         .spec = engine_->spec(),
+        .self = NodeId(setup_.node),
         .num_blocks = setup_.blocks,
         .slots = setup_.windowed_layers > 0 ? engine_->arena().slots() : nullptr,
         .max_batch_tokens = setup_.batch_tokens,

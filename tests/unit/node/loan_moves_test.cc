@@ -386,6 +386,38 @@ TEST_F(GivingWayTest, SequencesThatFitDoNotGiveWay) {
   EXPECT_GE(used(), 7);
 }
 
+// Two sequences of one request, on this node and on "d9", the debtor: one of them gives way, the
+// same one whichever node asks.
+class EquallyOldTest : public GivingWayTest, public ::testing::WithParamInterface<std::string> {
+ protected:
+  EquallyOldTest()
+      : GivingWayTest({.unit_tokens = kBlockTokens,
+                       .context_tokens = 400,
+                       .lend_blocks = kLendable,
+                       .node = GetParam()}) {}
+  static bool gives_way() { return GetParam() > "d9"; }
+};
+
+TEST_P(EquallyOldTest, TheOneOfTheNodeWithTheLesserIdGoesOn) {
+  BeginOwn();
+  EXPECT_EQ(Code(Offered(LendTo(1, kArrived))), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(used() == 0, gives_way());
+  EXPECT_EQ(resources_->counters().sequences_held_back(), gives_way() ? 1 : 0);
+  if (!gives_way()) return;
+  // It waits for the other one's loan as for one of an older sequence.
+  const v1::LoanOffered offered = Offered(LendTo(2, kArrived));
+  EXPECT_EQ(Code(offered), absl::StatusCode::kOk);
+  Send(transfer::LeaseInstalled{.lease = LeaseId(offered.lease_id()), .epoch = Epoch(1)});
+  now_ += 2 * node::Lender::kHeldMin;
+  core_->OnTick(now_);
+  EXPECT_TRUE(core_->PlanStep(now_).empty());
+  Send(lending::LoanReturned{Key(2)});
+  core_->OnTick(now_);
+  EXPECT_TRUE(Plans());
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, EquallyOldTest, ::testing::Values("d1", "d90"));
+
 // All that the node may lend is lent to an older sequence when its own one outgrows the pool.
 class AtTheLimitTest : public GivingWayTest {
  protected:

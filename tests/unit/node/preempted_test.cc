@@ -197,7 +197,7 @@ class HeldBackTest : public PreemptedTest {
     do ServeKept();
     while (resources_->counters().preemptions() == 0 && StepOnce());
     ASSERT_EQ(resources_->counters().preemptions(), 1);
-    ASSERT_TRUE(resources_->scheduler().HoldBack(kArrived - 1));
+    ASSERT_TRUE(resources_->scheduler().HoldBack({kArrived - 1, NodeId("d9")}));
     kv::BlockPool& pool = resources_->scheduler().pool();
     ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> others, pool.Allocate(kBlocks));
     for (const BlockId block : others) pool.Unref(block);
@@ -226,7 +226,7 @@ TEST_F(HeldBackTest, NothingIsReadForOneThatIsHeldBackAndThoseBehindItAreRead) {
 TEST_F(HeldBackTest, TheRoomOfTheNextIsNotTakenByAReadForTheOneBehindIt) {
   keeps_first_ = false;
   HoldTheFirstBack();
-  resources_->scheduler().EndHoldBack(kArrived);
+  resources_->scheduler().EndHoldBack({kArrived, NodeId("d9")});
   EXPECT_TRUE(StepOnce());
   EXPECT_EQ(resources_->scheduler().running().begin()->second->id, node::SequenceId(1));
   for (const storage::StorageCommand& command : pending_)
