@@ -109,7 +109,11 @@ void CreditorLinksImpl::Handle(const ReturnLoan& command) {
 
 void CreditorLinksImpl::LoseLoan(LoanId id, Loan& loan, const absl::Status& why) {
   if (!loan.lost.ok()) return;
-  if (loan.creditor != nullptr) --loan.creditor->num_loans;
+  if (loan.creditor != nullptr) {
+    --loan.creditor->num_loans;
+    // It may still keep the blocks. Where the link is gone, the creditor's lease ends them.
+    if (!absl::IsNotFound(why)) loan.creditor->returns.push_back(id);
+  }
   loan.creditor = nullptr;
   loan.lost = why;
   events_.push_back(LoanLost{.loan = id, .why = why});

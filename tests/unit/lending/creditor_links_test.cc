@@ -162,6 +162,11 @@ TEST(CreditorLinksTest, ACreditorThatIsLateForLongHasLostTheLoansThatWereAskedAb
   EXPECT_EQ(AwaitAtDebtor<LoanLost>(world.debtor).loan, LoanId(4));
   world.gate.Set(false);
   EXPECT_EQ(AwaitAtDebtor<CreditorAnswers>(world.debtor).creditor.node, NodeId("bad"));
+  // It is told that they are not used any more, and keeps no block until the lease ends.
+  EXPECT_EQ(world.bad->Await<LoanReturned>().key.loan, LoanId(2));
+  EXPECT_EQ(world.bad->Await<LoanReturned>().key.loan, LoanId(4));
+  world.debtor.links->Handle(ReturnLoan{LoanId(2)});
+  EXPECT_TRUE(world.debtor.links->Progress().empty());
 }
 
 // While it opens, a link is a creditor that is late.
