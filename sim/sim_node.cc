@@ -198,7 +198,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_block_names(options_.seams.block_key.names());
   registration.set_stored_blocks_max(storage_ != nullptr ? storage_->slots() : 0);
   if (options_.topology.lend_blocks > 0) {
-    registration.set_lending_address(name());
+    registration.set_lending_address(absl::StrCat("unix:", name(), " tcp:", name()));
     registration.set_lend_blocks_max(options_.topology.lend_blocks);
     registration.set_lending_unit_tokens(engine_->spec().unit_tokens);
   }

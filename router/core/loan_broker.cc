@@ -102,7 +102,7 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
     if (node == nullptr || node == &debtor) continue;
     const bool holds = taken_over && node->id.value() == wanted.from_node_id();
     if (!holds && LendableNow(*node) < needed) continue;
-    if (node->numerics_id != debtor.numerics_id || is_avoided(*node)) continue;
+    if (!node->CanLendTo(debtor) || is_avoided(*node)) continue;
     const int32_t held = holders_found ? held_by(*node) : 0;
     // Blocks of a loan that moves come from its present creditor.
     const int64_t sent = moves ? 0 : std::ssize(hashes) - held;
@@ -148,7 +148,7 @@ std::vector<NodeKey> LoanBroker::Rivals(const Node& debtor, const v1::LoanWanted
   for (const Node* node : fleet_.by_slot()) {
     if (node == nullptr || node == &debtor || !lacks(*node) || avoided.contains(node->id.value()))
       continue;
-    if (node->numerics_id == debtor.numerics_id && !node->draining) rivals.push_back(node->key);
+    if (node->CanLendTo(debtor) && !node->draining) rivals.push_back(node->key);
   }
   if (rivals.size() <= kRivalsMax) return rivals;
   // Others for the debtor's next question, so that each is asked in time.

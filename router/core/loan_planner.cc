@@ -103,7 +103,7 @@ std::optional<LoanPlanner::Plan> LoanPlanner::Best(absl::Span<const int64_t> wai
   Plan best{.gain = kGainMin};
   for (const Node* debtor : Candidates(/*debtor=*/true, now)) {
     for (const Node* creditor : creditors) {
-      if (creditor == debtor || creditor->numerics_id != debtor->numerics_id) continue;
+      if (creditor == debtor || !creditor->CanLendTo(*debtor)) continue;
       if (const Plan plan = BestOf(*debtor, *creditor, waiting); plan.gain > best.gain) best = plan;
     }
   }

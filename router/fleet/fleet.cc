@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutation.h"
@@ -12,6 +13,7 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/cost_convert.h"
 #include "common/telemetry/log.h"
+#include "router/fleet/lending_sums.h"
 #include "router/fleet/registration.h"
 
 namespace tandem::router {
@@ -162,6 +164,8 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   node->queue_order = rpc::FromWire(registration.queue_order());
   node->numerics_id = registration.numerics_id();
   node->lending_address = registration.lending_address();
+  // As common/lending/link_address.h writes it.
+  node->lends_over_tcp = absl::StrContains(registration.lending_address(), " tcp:");
   node->lend_blocks_max = registration.lend_blocks_max();
   node->lending_unit_tokens = registration.lending_unit_tokens();
   node->kv_bytes_per_token = static_cast<double>(registration.kv_bytes_per_block()) /
@@ -196,32 +200,36 @@ int64_t Fleet::SpareOf(const Node& node) {
 
 int64_t Fleet::SpareBeside(const Node& prefill, const Node& decode, int64_t prompt_tokens) const {
   int64_t spare = 0;
-  for (const auto& [key, node] : by_key_)
-    if (node.get() != &prefill && node.get() != &decode) spare += SpareOf(*node);
+  for (const auto& [key, node] : by_key_) {
+    const bool beside = node.get() != &prefill && node.get() != &decode;
+    if (beside && node->CanLendTo(prefill) && node->CanLendTo(decode)) spare += SpareOf(*node);
+  }
   const int64_t needed_elsewhere = blocks_beyond_pools_ - decode.blocks_beyond(prompt_tokens);
   return std::max<int64_t>(0, spare * kBorrowedShareMax / 100 - needed_elsewhere);
 }
 
 void Fleet::UpdateBorrowing() {
-  int64_t lendable = 0, spare = 0;
-  for (const auto& [key, node] : by_key_) {
-    if (!node->draining) lendable += node->lend_blocks_max;
-    spare += SpareOf(*node);
-  }
+  const auto lent_by = [](const Node& node) {
+    return LentBlocks{.most = node.draining ? 0 : node.lend_blocks_max, .spare = SpareOf(node)};
+  };
+  LendingSums sums;
+  for (const auto& [key, node] : by_key_)
+    if (node->lend_blocks_max > 0) sums.Add(*node, lent_by(*node));
   for (auto& [key, node] : by_key_) {
     if (node->lending_address.empty()) continue;
+    const LentBlocks others = sums.ToDebtor(*node, lent_by(*node));
     if (node->role != v1::NODE_ROLE_DECODE) {
-      node->borrow_blocks_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
+      node->borrow_blocks_max = others.most;
       continue;
     }
     decode_capacities_.erase(decode_capacities_.find(node->capacity_tokens()));
     decode_prompt_capacities_.erase(decode_prompt_capacities_.find(node->prompt_capacity_tokens()));
-    node->borrow_blocks_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
+    node->borrow_blocks_max = others.most;
     decode_prompt_capacities_.insert(node->prompt_capacity_tokens());
     decode_capacities_.insert(node->capacity_tokens());
-    const int64_t others = (spare - SpareOf(*node)) * kBorrowedShareMax / 100;
+    const int64_t spare = others.spare * kBorrowedShareMax / 100;
     node->borrow_blocks_now =
-        node->legs_beyond_pool > 0 ? 0 : std::max<int64_t>(0, others - blocks_beyond_pools_);
+        node->legs_beyond_pool > 0 ? 0 : std::max<int64_t>(0, spare - blocks_beyond_pools_);
     order_.Update(*node);
   }
 }

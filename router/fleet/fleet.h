@@ -176,8 +176,8 @@ class Fleet {
   int64_t decode_capacity_tokens() const {
     return decode_capacities_.empty() ? 0 : *decode_capacities_.rbegin();
   }
-  // Blocks of a prompt that nodes beside these two can lend now, as borrow_blocks_now of `decode`
-  // counts them for a leg that is placed there.
+  // Blocks of a prompt that nodes beside these two can lend both of them now, as borrow_blocks_now
+  // of `decode` counts them for a leg that is placed there.
   int64_t SpareBeside(const Node& prefill, const Node& decode, int64_t prompt_tokens) const;
   // Whether a node lends: what a decode node can hold then depends on the others.
   bool lends() const { return lends_; }

@@ -80,6 +80,7 @@ struct Node {
   request::QueueOrder queue_order = request::QueueOrder::kPriority;
   std::string numerics_id;
   std::string lending_address;  // empty: it neither lends nor borrows
+  bool lends_over_tcp = false;  // that has a part for debtors of other hosts
   int64_t lend_blocks_max = 0;  // that it lends at most
   int32_t lending_unit_tokens = 0;
   double kv_bytes_per_token = 0;
@@ -104,8 +105,9 @@ struct Node {
   // ---- what the fleet knows of it beside that
   // Of a node of its role, for as long as it has reported none that predicts.
   const cost::StepProfile* default_cost = nullptr;
-  NodeRecord record;              // how far what the node says was true
-  int64_t borrow_blocks_max = 0;  // of a node that borrows: what all others lend at most
+  NodeRecord record;  // how far what the node says was true
+  // Of a node that borrows: what all others that can lend to it lend at most.
+  int64_t borrow_blocks_max = 0;
   // What other nodes can still lend to a leg here whose prompt is larger than the pool: a part of
   // what those without such legs lend, less what legs elsewhere need of it.
   int64_t borrow_blocks_now = 0;
@@ -124,6 +126,10 @@ struct Node {
   int64_t prefill_tokens_ahead = 0;  // planned or running prefill legs' uncached tokens
   PromptWork work;                   // of those tokens; of a decode node, the prompts it computes
 
+  // Whether this node's KV is of use to a sequence of `debtor`, which can ask it about lent blocks.
+  bool CanLendTo(const Node& debtor) const {
+    return numerics_id == debtor.numerics_id && (lends_over_tcp || host == debtor.host);
+  }
   // The longest sequence the node can ever hold, with what it can borrow.
   int64_t capacity_tokens() const {
     return std::min<int64_t>(context_tokens, (num_blocks + borrow_blocks_max) * block_tokens);

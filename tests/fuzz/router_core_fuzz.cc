@@ -124,7 +124,7 @@ class Driver {
     AddHashes(*registration.mutable_cached_blocks());
     if (random_.Below(2) == 0) {
       // Mostly a unit is a block.
-      registration.set_lending_address("lending");
+      registration.set_lending_address("unix:lending");
       registration.set_lend_blocks_max(static_cast<int64_t>(odd_.Number(40)));
       registration.set_lending_unit_tokens(random_.Below(16) == 0 ? odd_.Int(9) : kBlockTokens);
     }

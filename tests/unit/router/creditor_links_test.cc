@@ -24,7 +24,7 @@ class CreditorLinksTest : public ::testing::Test {
     v1::Registration registration =
         TestRegistration(absl::StrCat("d", number), v1::NODE_ROLE_DECODE);
     registration.set_host(host);
-    registration.set_lending_address("here");
+    registration.set_lending_address("unix:here tcp:here");
     registration.set_lend_blocks_max(kLendable);
     registration.set_lending_unit_tokens(256);
     registration.set_kv_bytes_per_block(1 << 20);

@@ -19,7 +19,7 @@ class LoanBrokerTest : public ::testing::Test {
   static v1::Registration Lends(const std::string& id, const std::string& host = "a") {
     v1::Registration registration = TestRegistration(id, v1::NODE_ROLE_DECODE);
     registration.set_host(host);
-    registration.set_lending_address("lending " + id);
+    registration.set_lending_address("unix:" + id + " tcp:" + id);
     registration.set_lend_blocks_max(kLendable);
     registration.set_lending_unit_tokens(256);
     return registration;

@@ -18,7 +18,7 @@ TEST_F(LoanBrokerTest, ACreditorsOfferReachesTheDebtor) {
   EXPECT_EQ(answer.loan(), 5u);
   EXPECT_OK(rpc::FromWire(answer.status()));
   EXPECT_EQ(answer.creditor_node_id(), "d2");
-  EXPECT_EQ(answer.lending_address(), "lending d2");
+  EXPECT_EQ(answer.lending_address(), "unix:d2 tcp:d2");
   EXPECT_EQ(answer.lease_id(), 77u);
   EXPECT_EQ(answer.held_blocks(), 3);
   EXPECT_EQ(answer.units(), 1);
@@ -209,7 +209,7 @@ TEST(LoanBroker, ANodeOfOtherNumericsIsNotAsked) {
   for (const auto& [key, numerics] : {std::pair(1, "cpu"), {2, "gpu"}, {3, "cpu"}}) {
     v1::Registration registration = TestRegistration(absl::StrCat("d", key), v1::NODE_ROLE_DECODE);
     registration.set_numerics_id(numerics);
-    registration.set_lending_address("here");
+    registration.set_lending_address("unix:here tcp:here");
     registration.set_lend_blocks_max(kLendable);
     fleet.Join(NodeKey(static_cast<uint64_t>(key)), registration, absl::UnixEpoch());
   }

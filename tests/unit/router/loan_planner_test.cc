@@ -20,7 +20,7 @@ class LoanPlannerTest : public ::testing::Test {
   Node& Join(const std::string& id, int64_t num_blocks = 1000) {
     v1::Registration registration = TestRegistration(id, v1::NODE_ROLE_DECODE);
     registration.set_num_blocks(num_blocks);
-    registration.set_lending_address("lending " + id);
+    registration.set_lending_address("unix:" + id + " tcp:" + id);
     registration.set_lend_blocks_max(num_blocks / 2);
     registration.set_lending_unit_tokens(kUnitTokens);
     Node& node = fleet_.Join(NodeKey(++last_key_), registration, now_);

@@ -79,7 +79,7 @@ class RandomFleet {
     v1::Registration registration = TestRegistration(absl::StrCat("n", random_()), role);
     registration.set_num_blocks(20 + 10 * static_cast<int64_t>(random_() % 9));
     if (random_() % 8 == 0) {
-      registration.set_lending_address("address");
+      registration.set_lending_address("unix:address tcp:address");
       registration.set_lend_blocks_max(static_cast<int64_t>(random_() % 20));
       registration.set_lending_unit_tokens(16);
     }
