@@ -32,30 +32,6 @@ constexpr absl::Duration kRestartDelay = absl::Milliseconds(500);
 constexpr absl::Duration kEndedLook = absl::Milliseconds(10);
 constexpr char kClearLine[] = "\r\033[K";
 
-bool IsMessage(const std::string& line, absl::string_view message) {
-  return absl::StartsWith(line, "{") ? LogField(line, "message") == message
-                                     : absl::StrContains(line, absl::StrCat(" ", message, " "));
-}
-
-// What `--logs=brief` prints of a log line; empty = nothing.
-std::string BriefLine(const std::string& name, const std::string& line) {
-  const std::vector<absl::string_view> words = absl::StrSplit(line, absl::MaxSplits(' ', 2));
-  const absl::string_view level = words.size() > 1 ? words[1] : "";
-  if (level != "INFO" && level != "DEBUG") return absl::StrCat("[", name, "] ", line);
-  if (absl::StrContains(line, " router started ")) {
-    return absl::StrFormat("%-12sserves %s", name, LogField(line, "model"));
-  }
-  if (absl::StrContains(line, " node started ")) {
-    return absl::StrFormat("%-12sready, %s KV blocks", name, LogField(line, "kv_blocks"));
-  }
-  if (absl::StrContains(line, " loading model ")) {
-    return absl::StrFormat("%-12sloads %s", name, LogField(line, "path"));
-  }
-  const bool asked_for =
-      absl::StrContains(line, " request ended ") || absl::StrContains(line, " throughput ");
-  return asked_for ? absl::StrCat("[", name, "] ", line) : "";
-}
-
 // Whether `up` prints brief lines. JSON is for programs, which want all of it.
 bool IsBrief(const UpConfig& up) {
   if (up.common.log_format == "json") return false;
@@ -218,11 +194,12 @@ class ProcessCluster final : public Cluster {
 
   void OnLine(const std::string& name, const std::string& line) {
     absl::MutexLock lock(&mutex_);
-    if (IsMessage(line, "loading weights")) return OnLoading(name, line);
+    const auto has = [&](const char* message) { return HasLogMessage(line, name, message); };
+    if (draws_bar_ && has("loading weights")) return OnLoading(name, line);
     Announcement& announcement = announcements_[name];
     announcement.last_line = line;
     announcement.last_line_shown = false;
-    if (IsMessage(line, "router started")) {
+    if (has("router started")) {
       announcement.started = true;
       announcement.grpc = LogField(line, "grpc");
       announcement.fleet = LogField(line, "fleet");
@@ -230,7 +207,7 @@ class ProcessCluster final : public Cluster {
       if (announcement.http == "off") announcement.http.clear();
       announcement.admin = LogField(line, "admin");
       if (announcement.admin == "off") announcement.admin.clear();
-    } else if (IsMessage(line, "node started")) {
+    } else if (has("node started")) {
       announcement.started = true;
     }
     if (up_.quiet) return;
