@@ -58,9 +58,7 @@ void ClusterSampler::Look() {
   ClusterSample sample{.at = RealClock().Now(), .status = *std::move(status), .requests = {}};
   if (requests.ok()) sample.requests = *std::move(requests);
   absl::MutexLock lock(&mutex_);
-  view_.error = absl::OkStatus();
-  view_.requests_error = requests.status();
-  view_.before = std::exchange(view_.last, std::move(sample));
+  view_.Add(std::move(sample), requests.status());
 }
 
 }  // namespace tandem::cli

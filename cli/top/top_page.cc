@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/status/heat.h"
@@ -27,53 +27,30 @@ double PerSecond(int64_t now, int64_t before, double seconds) {
   return seconds <= 0 || now < before ? 0 : static_cast<double>(now - before) / seconds;
 }
 
-// The node's work: tokens that a decode node generated, or prompt tokens of a prefill node.
-int64_t TokensOf(const v1::NodeStatus& node) {
-  return node.role() == "prefill" ? node.counters().prompt_tokens_total()
-                                  : node.counters().generated_tokens();
+// The node's work: tokens that a decode node generated, or prompt tokens that a prefill node
+// computed.
+std::string TokenRate(const v1::NodeStatus& node, const NodeRates& rates) {
+  const std::optional<NodeRates::Rate> rate = rates.Of(node.node_id());
+  if (!rate.has_value()) return "-";
+  return ShortCount(node.role() == "prefill" ? rate->prompt : rate->generated);
 }
 
-struct Rates {
-  double generated = 0, prompt = 0, finished = 0, kv_bytes = 0;  // each second
-  absl::flat_hash_map<std::string, double> tokens_of;            // by node
-};
-
-Rates RatesOf(const ClusterView& view) {
-  Rates rates;
-  if (!view.last.has_value() || !view.before.has_value()) return rates;
-  const ClusterSample &last = *view.last, &before = *view.before;
-  const double seconds = absl::ToDoubleSeconds(last.at - before.at);
-  absl::flat_hash_map<std::string, const v1::NodeStatus*> earlier;
-  for (const v1::NodeStatus& node : before.status.nodes()) earlier[node.node_id()] = &node;
-  for (const v1::NodeStatus& node : last.status.nodes()) {
-    const auto found = earlier.find(node.node_id());
-    if (found == earlier.end()) continue;
-    const v1::NodeStatus& old = *found->second;
-    const double tokens = PerSecond(TokensOf(node), TokensOf(old), seconds);
-    rates.tokens_of[node.node_id()] = tokens;
-    rates.generated +=
-        PerSecond(node.counters().generated_tokens(), old.counters().generated_tokens(), seconds);
-    rates.prompt += PerSecond(node.counters().prompt_tokens_total(),
-                              old.counters().prompt_tokens_total(), seconds);
-    rates.kv_bytes +=
-        PerSecond(node.counters().kv_bytes_sent(), old.counters().kv_bytes_sent(), seconds);
-  }
-  rates.finished = PerSecond(last.status.router().requests_finished(),
-                             before.status.router().requests_finished(), seconds);
-  return rates;
+double RequestsFinishedPerSecond(const ClusterView& view) {
+  if (!view.last.has_value() || !view.before.has_value()) return 0;
+  return PerSecond(view.last->status.router().requests_finished(),
+                   view.before->status.router().requests_finished(),
+                   absl::ToDoubleSeconds(view.last->at - view.before->at));
 }
 
-StyledLine TopNodeLine(const v1::NodeStatus& node, const Rates& rates, int bar) {
+StyledLine TopNodeLine(const v1::NodeStatus& node, const NodeRates& rates, int bar) {
   const v1::NodeLoad& load = node.load();
   const std::string heat = HeatOf(node);
-  const auto rate = rates.tokens_of.find(node.node_id());
-  return {
-      absl::StrFormat(kTopNodeRow, Fit(node.node_id(), 16), Fit(node.role(), 7),
-                      ShortCount(static_cast<double>(load.sequences_running())),
-                      ShortCount(static_cast<double>(load.sequences_waiting())),
-                      rate == rates.tokens_of.end() ? "-" : ShortCount(rate->second),
-                      BlocksBar(load, bar), Cut(heat.empty() ? node.state() : heat, kStateColumns)),
-      heat.empty() ? Style::kPlain : Style::kHot};
+  return {absl::StrFormat(kTopNodeRow, Fit(node.node_id(), 16), Fit(node.role(), 7),
+                          ShortCount(static_cast<double>(load.sequences_running())),
+                          ShortCount(static_cast<double>(load.sequences_waiting())),
+                          TokenRate(node, rates), BlocksBar(load, bar),
+                          Cut(heat.empty() ? node.state() : heat, kStateColumns)),
+          heat.empty() ? Style::kPlain : Style::kHot};
 }
 
 void AppendHelp(StyledLines& lines) {
@@ -85,7 +62,8 @@ void AppendHelp(StyledLines& lines) {
            "h            this list, and back",
            "",
            "RUN, WAIT    sequences in the node's batch, and waiting for it",
-           "TOK/S        tokens that a decode node generated, prompt tokens of a prefill node",
+           "of prompts   prompt tokens that nodes computed, not those from caches or other nodes",
+           "TOK/S        tokens that a decode node generated, or that a prefill node computed",
            "KV           the node's blocks: # used, = cached, ! quarantined, . free",
            "STATE        red: why requests wait, or will soon",
        })
@@ -108,8 +86,7 @@ void AppendNodes(const ClusterView& view, const TopChoices& choices, int columns
   const bool all = nodes.size() <= room;
   const int fit = all ? nodes.size() : std::max(room - 1, 1);
   const int first = std::clamp(choices.first_node, 0, nodes.size() - fit);
-  const Rates rates = RatesOf(view);
-  for (int i = first; i < first + fit; ++i) lines.push_back(TopNodeLine(nodes[i], rates, bar));
+  for (int i = first; i < first + fit; ++i) lines.push_back(TopNodeLine(nodes[i], view.nodes, bar));
   if (!all)
     lines.push_back({absl::StrFormat("nodes %d to %d of %d", first + 1, first + fit, nodes.size()),
                      Style::kDim});
@@ -177,11 +154,11 @@ StyledLines TopPage(const std::string& router, const ClusterView& view, const To
         {absl::StrFormat("tandem top   router %s at %s   version %s   up %s", status.router_id(),
                          router, status.version(), ShortAge(status.uptime_s()))});
     lines.push_back({RequestTotals(status.router())});
-    const Rates rates = RatesOf(view);
+    const NodeRates::Rate rates = view.nodes.Sum();
     lines.push_back({absl::StrFormat(
         "each second: %s tokens generated, %s of prompts, %s requests done, %s of KV",
-        ShortCount(rates.generated), ShortCount(rates.prompt), ShortCount(rates.finished),
-        ShortBytes(rates.kv_bytes))});
+        ShortCount(rates.generated), ShortCount(rates.prompt),
+        ShortCount(RequestsFinishedPerSecond(view)), ShortBytes(rates.kv_bytes))});
     lines.push_back({""});
   } else {
     lines.push_back({absl::StrFormat("tandem top   router at %s", router)});

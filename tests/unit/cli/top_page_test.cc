@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -29,11 +30,18 @@ v1::NodeStatus Node(const std::string& id, const std::string& role, int64_t toke
   load.set_blocks_cached(25);
   load.set_blocks_free(50);
   node.mutable_counters()->set_generated_tokens(role == "decode" ? tokens : 0);
-  node.mutable_counters()->set_prompt_tokens_total(role == "prefill" ? tokens : 0);
+  // A decode node gets the prompts that the prefill node computes, and has some of them cached.
+  v1::TokensBySource& prompt = *node.mutable_counters()->mutable_prompt_tokens();
+  prompt.set_computed(role == "prefill" ? tokens : 0);
+  prompt.set_received(role == "decode" ? 20 * tokens : 0);
+  prompt.set_cached(role == "decode" ? 20 * tokens : 0);
+  node.mutable_counters()->set_prompt_tokens_total(prompt.computed() + prompt.received() +
+                                                   prompt.cached());
   return node;
 }
 
-// Two looks, two seconds apart: the decode node generated 200 tokens, the prefill node read 4,000.
+// Two looks, two seconds apart: the decode node generated 200 tokens, the prefill node computed
+// 4,000.
 ClusterView View(int decode_nodes = 1, int requests = 1) {
   ClusterView view;
   for (const int look : {0, 1}) {
@@ -45,7 +53,7 @@ ClusterView View(int decode_nodes = 1, int requests = 1) {
       *sample.status.add_nodes() = Node(absl::StrCat("decode-", i), "decode", 200 * look);
     for (int i = 0; i < requests; ++i)
       sample.requests.add_requests()->set_request_id(absl::StrCat("request-", i));
-    (look == 0 ? view.before : view.last) = sample;
+    view.Add(std::move(sample), absl::OkStatus());
   }
   return view;
 }
@@ -140,10 +148,59 @@ TEST(TopPage, SaysThatItIsPausedAndWhyItListsNoRequests) {
   EXPECT_EQ(Find(Page(view, {}), "requests: no key"), "requests: no key");
 }
 
+// The router's next answer, `later`, by when decode-0 has reported that many tokens.
+void Look(ClusterView& view, absl::Duration later, int64_t tokens) {
+  ClusterSample sample = *view.last;
+  sample.at += later;
+  sample.status.mutable_nodes(1)->set_last_heard_ms(300);
+  sample.status.mutable_nodes(1)->mutable_counters()->set_generated_tokens(tokens);
+  view.Add(std::move(sample), absl::OkStatus());
+}
+
+std::string TokensGenerated(const ClusterView& view) {
+  const std::string line = Page(view, {})[2];
+  return line.substr(0, line.find(','));
+}
+
 TEST(TopPage, ANodeThatBeganAnewHasNoRate) {
   ClusterView view = View();
-  view.before->status.mutable_nodes(1)->mutable_counters()->set_generated_tokens(1 << 20);
-  EXPECT_THAT(Page(view, {})[2], StartsWith("each second: 0 tokens generated"));
+  Look(view, absl::Seconds(1), 7);
+  EXPECT_EQ(TokensGenerated(view), "each second: 0 tokens generated");
+  EXPECT_THAT(Find(Page(view, {}), "decode-0 "), HasSubstr(" - "));
+}
+
+TEST(TopPage, ARateStandsUntilTheNodeReportsAgain) {
+  ClusterView view = View();
+  Look(view, absl::Milliseconds(100), 200);
+  EXPECT_EQ(TokensGenerated(view), "each second: 100 tokens generated");
+  EXPECT_THAT(Find(Page(view, {}), "decode-0 "), HasSubstr(" 100 "));
+  // Ten looks a second, and a report of 105 tokens each 1.05 s.
+  int64_t reported = 200;
+  for (int tenth = 2; tenth < 100; ++tenth) {
+    reported = 200 + tenth * 100 / 1050 * 105;
+    Look(view, absl::Milliseconds(100), reported);
+    int rate = 0;
+    ASSERT_EQ(std::sscanf(TokensGenerated(view).c_str(), "each second: %d tokens", &rate), 1);
+    EXPECT_NEAR(rate, 100, 11) << tenth;
+  }
+  Look(view, absl::Seconds(3), reported);
+  EXPECT_EQ(TokensGenerated(view), "each second: 0 tokens generated") << "it is idle";
+  // The first report after that is of one second, not of all the time.
+  Look(view, absl::Seconds(60), reported);
+  Look(view, absl::Milliseconds(100), reported + 100);
+  EXPECT_EQ(TokensGenerated(view), "each second: 100 tokens generated");
+}
+
+// The report that the first look finds may be as old as the next one is young.
+TEST(TopPage, TheFirstReportIsNotTakenForANewOne) {
+  ClusterView view;
+  ClusterSample sample{.at = kStart, .status = {}, .requests = {}};
+  *sample.status.add_nodes() = Node("prefill-0", "prefill", 0);
+  *sample.status.add_nodes() = Node("decode-0", "decode", 0);
+  view.Add(std::move(sample), absl::OkStatus());
+  EXPECT_THAT(Find(Page(view, {}), "decode-0 "), HasSubstr(" - "));
+  Look(view, absl::Milliseconds(100), 100);
+  EXPECT_EQ(TokensGenerated(view), "each second: 100 tokens generated");
 }
 
 TEST(BlocksBar, ShowsEveryStateThatHasBlocks) {

@@ -1,11 +1,15 @@
 // The view Cluster: nodes with their KV blocks and queues, and the KV that moves between them. Asks
-// for the status each second while it is shown; rates are differences of two answers.
+// for the status each second while it is shown.
 import * as api from "./api.js";
 import {byId, bytes, count, make, milliseconds} from "./dom.js";
 
 const NODES_SHOWN = 200;  // of each kind; a page of thousands of cards is of no use
 const WIRES_SHOWN = 400;
+// Nodes report their totals about each REPORT_EVERY seconds, so two answers may hold the same report, or be two
+// reports apart. A node's rate is one between the reports of the last WINDOW seconds, and stands for STANDS_FOR.
+const REPORT_EVERY = 1, WINDOW = 5, STANDS_FOR = 2.5;
 let last = null;  // the status before, and when it came
+let meters = new Map();  // by node: its last reports and its rate
 
 const number = (text) => Number(text ?? 0);  // 64-bit numbers come as texts
 
@@ -13,21 +17,39 @@ function rate(now, before, seconds) {
   return before === undefined || seconds <= 0 ? 0 : Math.max(0, (now - before) / seconds);
 }
 
-function figures(status, seconds) {
+// What the node does each second. `at`: when the answer came, in seconds.
+function measure(node, at) {
+  const report = {at, generated: number(node.counters?.generated_tokens), prompt: number(node.counters?.prompt_tokens?.computed)};
+  const meter = meters.get(node.node_id);
+  const newest = meter?.reports.at(-1);
+  if (!meter || meter.incarnation !== node.incarnation || report.generated < newest.generated || report.prompt < newest.prompt) {
+    // The report may have come any time before this answer.
+    return {incarnation: node.incarnation, seen: at, generated: 0, prompt: 0, reports: [{...report, older: true}]};
+  }
+  const idle = at - newest.at > STANDS_FOR;
+  if (report.generated === newest.generated && report.prompt === newest.prompt) {
+    return {...meter, seen: at, ...(idle ? {generated: 0, prompt: 0} : {})};
+  }
+  const reports = [...(idle ? [{...newest, at: meter.seen, older: true}] : meter.reports), report];
+  while (reports.length > 2 && (reports[0].older || at - reports[1].at >= WINDOW)) reports.shift();
+  const seconds = Math.max(at - reports[0].at, reports[0].older ? REPORT_EVERY : 0);
+  const each = (name) => rate(report[name], reports[0][name], seconds);
+  return {...meter, seen: at, reports, generated: each("generated"), prompt: each("prompt")};
+}
+
+function figures(status) {
   const router = status.router ?? {};
-  const generated = status.nodes.reduce((sum, node) => sum + number(node.counters?.generated_tokens), 0);
-  const before = last?.generated;
+  const generated = [...meters.values()].reduce((sum, meter) => sum + meter.generated, 0);
   const shown = [
     ["Running", count(number(router.requests_running))],
     ["Waiting", count(number(router.requests_queued))],
     ["Finished", count(number(router.requests_finished))],
     ["Failed", count(number(router.requests_failed))],
     ["Refused", count(number(router.requests_refused))],
-    ["Tokens each second", count(rate(generated, before, seconds))],
+    ["Tokens each second", count(generated)],
   ];
   byId("figures").replaceChildren(...shown.map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-  return generated;
 }
 
 function blocksBar(load) {
@@ -47,11 +69,8 @@ function fact(name, value) {
   return make("span", {}, make("b", {}, value), ` ${name}`);
 }
 
-function nodeCard(node, before, seconds) {
-  const load = node.load ?? {}, counters = node.counters ?? {};
-  const tokens = node.role === "decode"
-    ? [number(counters.generated_tokens), before?.generated, "tokens/s"]
-    : [number(counters.prompt_tokens_total), before?.prompt, "prompt tokens/s"];
+function nodeCard(node) {
+  const load = node.load ?? {}, meter = meters.get(node.node_id);
   const used = number(load.blocks_used), total = number(load.blocks_total);
   const card = make("li", {class: "node", id: `node-${node.node_id}`},
     make("header", {}, make("h4", {}, node.node_id), make("span", {class: `badge ${node.state}`}, node.state)),
@@ -60,7 +79,7 @@ function nodeCard(node, before, seconds) {
   const facts = make("div", {class: "facts"},
     fact("running", count(number(load.sequences_running))),
     fact("waiting", count(number(load.sequences_waiting))),
-    fact(tokens[2], count(rate(tokens[0], tokens[1], seconds))));
+    node.role === "decode" ? fact("tokens/s", count(meter.generated)) : fact("prompt tokens/s", count(meter.prompt)));
   if (number(load.prefill_tokens_waiting)) facts.append(fact("prompt tokens wait", count(number(load.prefill_tokens_waiting))));
   if (number(load.leases)) facts.append(fact("leases", count(number(load.leases))));
   if (node.state === "lost" || node.last_heard_ms > 2000) facts.append(fact("since it spoke", milliseconds(node.last_heard_ms)));
@@ -68,10 +87,10 @@ function nodeCard(node, before, seconds) {
   return card;
 }
 
-function showNodes(status, seconds) {
+function showNodes(status) {
   for (const role of ["prefill", "decode"]) {
     const nodes = status.nodes.filter((node) => node.role === role);
-    const cards = nodes.slice(0, NODES_SHOWN).map((node) => nodeCard(node, last?.nodes.get(node.node_id), seconds));
+    const cards = nodes.slice(0, NODES_SHOWN).map(nodeCard);
     if (nodes.length > NODES_SHOWN) cards.push(make("li", {class: "note"}, `and ${count(nodes.length - NODES_SHOWN)} more`));
     if (nodes.length === 0) {
       cards.push(make("li", {class: "empty"}, role === "prefill"
@@ -116,15 +135,14 @@ function drawWires(links) {
 
 function show(status) {
   const at = performance.now(), seconds = last ? (at - last.at) / 1000 : 0;
-  const generated = figures(status, seconds);
-  showNodes(status, seconds);
+  meters = new Map(status.nodes.map((node) => [node.node_id, measure(node, at / 1000)]));
+  figures(status);
+  showNodes(status);
   const links = (status.links ?? []).map((link) => ({...link,
     now: rate(number(link.kv_bytes), last?.links.get(`${link.from_node} ${link.to_node}`), seconds)}));
   showLinks(links);
   drawWires(links);
-  last = {at, generated,
-    nodes: new Map(status.nodes.map((node) => [node.node_id, {
-      generated: number(node.counters?.generated_tokens), prompt: number(node.counters?.prompt_tokens_total)}])),
+  last = {at,
     links: new Map(links.map((link) => [`${link.from_node} ${link.to_node}`, number(link.kv_bytes)]))};
 }
 
