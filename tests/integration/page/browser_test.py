@@ -227,6 +227,26 @@ class Views(OnPage):
         self.assertEqual(listed[0].get_attribute("aria-current"), "true")
         self.keep_picture("request_light")
 
+    def test_several_attempts_are_not_shown_as_one(self):
+        trace = {"request_id": "twice", "submitted_s": 1, "sequences": [{
+            "timing": {"queue_ms": 1, "reserve_ms": 1, "prefill_ms": 5, "first_token_ms": 20, "install_ms": 1, "total_ms": 40},
+            "route": {"prefill_node": "p0", "decode_node": "d0", "transport": "shm", "kv_bytes_moved": "4096", "kv_transfer_ms": 3}}]}
+        self.open("#trace")
+        self.browser.execute_script("""
+            const [trace] = arguments, fetched = window.fetch;
+            window.fetch = (what, ...rest) => String(what?.url ?? what).includes("traces/twice")
+              ? Promise.resolve(new Response(JSON.stringify({...trace, sequences: trace.sequences.map((one) =>
+                  ({...one, route: {...one.route, attempts: window.attempts}}))})))
+              : fetched(what, ...rest);""", trace)
+        for attempts, shown in ((1, True), (2, False)):
+            self.browser.execute_script("window.attempts = arguments[0];", attempts)
+            self.at("#find-id").clear()
+            self.at("#find-id").send_keys("twice", Keys.ENTER)
+            self.wait(lambda: str(attempts) in self.at("#trace table").text.split("Attempts")[-1], "no trace is shown")
+            names = [row.text.split("\n")[0] for row in self.all("#trace .row")]
+            self.assertIn("Prefill", names)
+            self.assertEqual("KV transfer" in names, shown)
+
     def test_an_unknown_request_is_named(self):
         self.open("#trace")
         self.at("#find-id").send_keys("no-such-request", Keys.ENTER)

@@ -7,6 +7,9 @@ let chosen = null;
 // The steps of one sequence, as times from its arrival.
 function steps(sequence) {
   const timing = sequence.timing ?? {}, route = sequence.route ?? {};
+  // The times up to the first token are those of the attempt that gave it, the route is the last attempt's. Of one
+  // attempt they belong together.
+  const oneAttempt = (route.attempts ?? 0) <= 1;
   const first = timing.first_token_ms ?? 0;
   const before = Math.max(0, first - timing.queue_ms - timing.reserve_ms - timing.prefill_ms);
   const list = [];
@@ -18,9 +21,9 @@ function steps(sequence) {
   add("Router", "router", before, "reading, tokenizing, delivering");
   add("Queue", "queue", timing.queue_ms, "waiting for room");
   add("Reserve", "reserve", timing.reserve_ms, "blocks on the decode node");
-  add("Prefill", "prefill", timing.prefill_ms, `on ${route.prefill_node || route.decode_node || "no node"}`);
+  add("Prefill", "prefill", timing.prefill_ms, oneAttempt ? `on ${route.prefill_node || route.decode_node || "no node"}` : "");
   const installed = first + (timing.install_ms ?? 0);
-  if (route.kv_transfer_ms > 0) {
+  if (oneAttempt && route.kv_transfer_ms > 0) {
     list.push({name: "KV transfer", kind: "kv", from: Math.max(0, installed - route.kv_transfer_ms), ms: route.kv_transfer_ms,
       note: `${bytes(Number(route.kv_bytes_moved))} over ${route.transport}, beside the prefill`});
   }
