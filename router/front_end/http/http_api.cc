@@ -82,10 +82,13 @@ HttpConnection::Hooks HttpApi::HooksOf(Port port) {
     Handle(std::move(request), std::move(exchange), port);
   };
   hooks.refuse = [this, port](const HttpRequest& head) { return RefuseBeforeBody(head, port); };
-  hooks.fault = [this](int status, const std::string& message,
-                       const std::optional<HttpRequest>& head) {
+  hooks.fault = [this, port](int status, const std::string& message,
+                             const std::optional<HttpRequest>& head) {
     HttpReply reply = ErrorReply(status, message);
-    return head.has_value() ? Worded(CallOf(*head), std::move(reply)) : reply;
+    if (!head.has_value()) return reply;
+    const Call call = CallOf(*head);
+    AuditFault(*head, call, port, status);
+    return Worded(call, std::move(reply));
   };
   return hooks;
 }

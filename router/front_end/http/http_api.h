@@ -141,6 +141,10 @@ class HttpApi {
   // A call of the audit log for a request with this head.
   std::shared_ptr<AuditCall> BeginAudit(const HttpRequest& head, const Route& route, Port port,
                                         const std::string& request_id) const;
+  // Tells the audit log of a call that ended with `status` because its request could not be read.
+  // `call`: its CallOf. In a router with keys it does so for a known key alone: the head may have
+  // come in part.
+  void AuditFault(const HttpRequest& head, const Call& call, Port port, int status) const;
   // Sets the call's tenant, where the route needs a key.
   absl::Status Identify(const Route& route, Call& call) const;
   // Calls the route's handler: here, or for a large body on the thread for long work. Takes `call`.

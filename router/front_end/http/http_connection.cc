@@ -77,7 +77,7 @@ void HttpConnection::OnBytes(absl::string_view bytes) {
     if (state_ == State::kReading) {
       return Refuse(hooks_.fault(
           503, "this router holds as many bytes of other requests as it may: try again",
-          reader_.Head()));
+          KnownHead()));
     }
     if (state_ == State::kAnswering) DropAhead();
   }
@@ -104,6 +104,12 @@ void HttpConnection::Advance() {
   advancing_ = false;
 }
 
+std::optional<HttpRequest> HttpConnection::KnownHead() const {
+  std::optional<HttpRequest> head = reader_.Head();
+  if (head.has_value()) head->source = source_;
+  return head;
+}
+
 void HttpConnection::HandleOne() {
   RequestReader::Result next = reader_.Next();
   if (auto* request = std::get_if<HttpRequest>(&next)) {
@@ -121,7 +127,7 @@ void HttpConnection::HandleOne() {
     return;
   }
   if (const auto* fault = std::get_if<RequestReader::Fault>(&next)) {
-    return Refuse(hooks_.fault(fault->status, fault->message, reader_.Head()));
+    return Refuse(hooks_.fault(fault->status, fault->message, KnownHead()));
   }
   if (hooks_.refuse != nullptr) {
     if (std::optional<HttpRequest> head = reader_.TakeHead()) {
@@ -365,7 +371,7 @@ void HttpConnection::OnDeadline() {
     return Refuse(hooks_.fault(408,
                                absl::StrCat("the request did not arrive within ",
                                             absl::FormatDuration(limits_.request_timeout)),
-                               reader_.Head()));
+                               KnownHead()));
   }
   Close();
 }

@@ -102,6 +102,8 @@ class HttpConnection final : public HttpExchange,
   void OnBytes(absl::string_view bytes);
   void Advance();
   void HandleOne();
+  // What is known of the request that is being read or was faulty, as RequestReader::Head.
+  std::optional<HttpRequest> KnownHead() const;
   void Refuse(HttpReply reply);
   void Write(std::string bytes);
   void AddToStream(absl::string_view bytes);

@@ -1,11 +1,14 @@
 // The paths of the HTTP API, one row each, and how a request's path is looked up among them.
 // Contract: router/front_end/http/http_api.h.
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "router/front_end/http/http_api.h"
+#include "router/front_end/http/request_headers.h"
 
 namespace tandem::router {
 namespace {
@@ -287,6 +290,21 @@ const HttpApi::Route* HttpApi::FindRoute(absl::string_view path) {
     if (routed == route.path) return &route;
   }
   return nullptr;
+}
+
+void HttpApi::AuditFault(const HttpRequest& head, const Call& call, Port port, int status) const {
+  const Route* route = FindRoute(call.request.path);
+  if (route == nullptr) return;
+  std::shared_ptr<Tenant> tenant;
+  if (deps_.keys != nullptr) {
+    absl::StatusOr<std::shared_ptr<Tenant>> known = deps_.keys->Identify(Authorization(head));
+    if (!known.ok()) return;
+    tenant = *std::move(known);
+  }
+  const auto audit = BeginAudit(head, *route, port, call.request_id);
+  if (audit == nullptr) return;
+  audit->SetTenant(tenant.get());
+  audit->SetHttpResult(status);
 }
 
 absl::string_view HttpApi::MethodsOf(absl::string_view path) {
