@@ -18,6 +18,16 @@ BeamSearch MakeSearch(const RequestInput& input) {
                     input.sampling->logprobs.value_or(0));
 }
 
+// The KV of the prompt moved once, for all answers.
+void ClearTransfer(v1::Route& route) {
+  route.clear_kv_bytes_moved();
+  route.clear_kv_transfer_ms();
+  route.clear_kv_receive_ms();
+  route.clear_kv_hidden_ms();
+  route.clear_kv_beyond_ms();
+  route.clear_transport();
+}
+
 }  // namespace
 
 BeamGroup::BeamGroup(RequestInput input, absl::Time now)
@@ -114,6 +124,8 @@ std::vector<ClientEvent> BeamGroup::Answers(absl::Time now) const {
     if (i > 0) {
       done.usage.set_prompt_tokens(0);
       done.usage.set_cached_tokens(0);
+      ClearTransfer(done.route);
+      done.timing.clear_first_token_predicted_ms();
     }
     if (!aborted_) {
       const BeamSearch::Beam& beam = complete[static_cast<size_t>(i)];

@@ -52,6 +52,7 @@ class BeamHashesTest : public testing::Test {
     input.prompt = Tokens(kPrompt);
     input.stop.Edit().max_tokens = 100;
     input.beams = BeamParams{.width = kWidth};
+    input.sequences = kWidth;
     group_ = std::make_unique<BeamGroup>(std::move(input), absl::UnixEpoch());
   }
   // What the router does with the step's sequences before it places them.
@@ -94,6 +95,40 @@ TEST_F(BeamHashesTest, AreThoseOfTheBeamsOwnTokens) {
   }
   // Of 15 steps with a parent, four fill a block.
   EXPECT_EQ(shared, 11 * kWidth);
+}
+
+// The prompt's KV moved once, and its first token came once, however many answers there are.
+TEST_F(BeamHashesTest, OneOfTheAnswersHasTheTransferAndThePrediction) {
+  std::vector<RequestInput> inputs = group_->StepInputs(absl::UnixEpoch());
+  SequenceAnswer::Outcome outcome;
+  outcome.tokens = {Candidates(100, kWidth)};
+  outcome.done.emplace();
+  outcome.done->route.set_decode_node("d0");
+  outcome.done->route.set_kv_bytes_moved(4096);
+  outcome.done->route.set_transport("shm");
+  outcome.done->timing.set_first_token_predicted_ms(3);
+  group_->OnOutcome(0, outcome, "n1");
+  ASSERT_FALSE(group_->Advance(1000));
+  for (bool over = false; !over;) {
+    inputs = group_->StepInputs(absl::UnixEpoch());
+    for (size_t beam = 0; beam < inputs.size(); ++beam) {
+      SequenceAnswer::Outcome step;
+      step.tokens = {Candidates(static_cast<TokenId>(100 + 10 * beam), kWidth)};
+      group_->OnOutcome(static_cast<int32_t>(beam), step, "n1");
+    }
+    over = group_->Advance(1000);
+  }
+  int answers = 0;
+  for (const ClientEvent& event : group_->Answers(absl::UnixEpoch())) {
+    const auto* done = std::get_if<SequenceDone>(&event);
+    if (done == nullptr) continue;
+    const bool first = answers++ == 0;
+    EXPECT_EQ(done->route.decode_node(), "d0");
+    EXPECT_EQ(done->route.kv_bytes_moved(), first ? 4096 : 0);
+    EXPECT_EQ(done->route.transport(), first ? "shm" : "");
+    EXPECT_EQ(done->timing.first_token_predicted_ms(), first ? 3 : 0);
+  }
+  EXPECT_EQ(answers, kWidth);
 }
 
 // What is known of the first blocks is taken as it is: it is not even looked at.
