@@ -1,6 +1,7 @@
 #include "router/front_end/access_record.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "common/telemetry/log.h"
@@ -30,10 +31,15 @@ void AccessRecord::OnFinished(const v1::Finished& finished) {
   cached_tokens_ += finished.usage().cached_tokens();
   output_tokens_ += finished.usage().output_tokens();
   reason_ = finished.reason();
-  if (answers_++ > 0) return;
-  route_ = finished.route();
-  queue_ms_ = finished.timing().queue_ms();
-  first_token_ms_ = finished.timing().first_token_ms();
+  ++answers_;
+}
+
+void AccessRecord::OnSequence(int32_t index, const v1::Route& route, const v1::Timing& timing) {
+  if (index_ >= 0 && std::pair(queue_ms_, index_) <= std::pair(timing.queue_ms(), index)) return;
+  index_ = index;
+  route_ = route;
+  queue_ms_ = timing.queue_ms();
+  first_token_ms_ = timing.first_token_ms();
 }
 
 void AccessRecord::Write(const absl::Status& status, absl::Duration total) const {

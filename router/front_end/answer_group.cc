@@ -128,6 +128,8 @@ AnswerGroup::Parts AnswerGroup::GiveBest() {
     *parts.emplace_back().mutable_delta() = std::move(answer.kept);
     *parts.emplace_back().mutable_finished() = answer.finished;
   }
+  for (size_t rank = static_cast<size_t>(options_.n); rank < order.size(); ++rank)
+    output_tokens_kept_back_ += answers_[order[rank]].output_tokens;
   return parts;
 }
 

@@ -51,6 +51,8 @@ class AnswerGroup {
   // A stop string of this answer was found: the router ends its sequence
   // (RouterCore::FinishSequence, kStop).
   bool stopped(int32_t sequence_index) const;
+  // Of the answers that have ended and that the client does not get.
+  int64_t output_tokens_kept_back() const { return output_tokens_kept_back_; }
 
  private:
   struct Answer {
@@ -77,6 +79,7 @@ class AnswerGroup {
   const AnswerOptions options_;
   // Bound: kSequencesMax (128).
   std::vector<Answer> answers_;  // by sequence index
+  int64_t output_tokens_kept_back_ = 0;
 };
 
 }  // namespace tandem::router

@@ -57,6 +57,12 @@ absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& req
   return absl::InvalidArgumentError("prompt: expected one of text, chat and tokens, got none");
 }
 
+// Whether a request that is not taken on for this reason would be served at another time. What else
+// there is, is wrong with the request itself.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+}
+
 // How the answer's tokens become text. It goes on with the prompt's text, if there is any. A chat's
 // answer is a text of its own; under a constraint its first space is kept even so, since it is the
 // tokens' text that the constraint describes.
@@ -105,7 +111,8 @@ absl::Status AnswerSession::Begin() {
       known ? Submit(std::move(input), front_end_) : SubmitLater(std::move(input), front_end_);
   if (status.ok()) return status;  // the strand has the session, and with it audit_
   over_ = true;                    // there is nothing to cancel
-  if (audit_ != nullptr) audit_->SetResult(status);
+  CountFailure(status, /*is_shed=*/false);
+  RecordEnd(status);
   return status;
 }
 
@@ -273,6 +280,7 @@ request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
     }
     aborted_ |= done->reason == request::FinishReason::kAborted;
     deps_.traces.OnDone(id_.value(), submitted_, *done, service_->tier());
+    CountSequence(*done);
     SendAll(answers_->OnDone(*std::move(done)), last);
     if (last && !overflowed_) Complete();
   } else if (auto* scored = std::get_if<PromptScored>(&event)) {
@@ -334,7 +342,13 @@ void AnswerSession::Count(const v1::Finished& finished) {
   finished_usage_.set_prompt_tokens(finished_usage_.prompt_tokens() + usage.prompt_tokens());
   finished_usage_.set_output_tokens(finished_usage_.output_tokens() + usage.output_tokens());
   reason_ = finished.reason();
-  queued_ = std::min(queued_, absl::Milliseconds(finished.timing().queue_ms()));
+}
+
+void AnswerSession::CountSequence(const SequenceDone& done) {
+  if (sink_ == nullptr) return;  // the client has its end
+  deps_.metrics.OnSequence(done.route, done.timing);
+  queued_ = std::min(queued_, absl::Milliseconds(done.timing.queue_ms()));
+  if (access_ != nullptr) access_->OnSequence(done.sequence_index, done.route, done.timing);
 }
 
 void AnswerSession::CountUnfinished() {
@@ -342,24 +356,40 @@ void AnswerSession::CountUnfinished() {
   v1::Usage rest;
   rest.set_prompt_tokens(started_.prompt_tokens() - finished_usage_.prompt_tokens());
   rest.set_output_tokens(static_cast<int32_t>(output_tokens_ - finished_usage_.output_tokens()));
-  if (access_ != nullptr) access_->OnUnfinished(rest);
-  if (audit_ != nullptr) audit_->OnUnfinished(rest);
+  CountInLogs(rest);
+}
+
+void AnswerSession::CountInLogs(const v1::Usage& usage) {
+  if (access_ != nullptr) access_->OnUnfinished(usage);
+  if (audit_ != nullptr) audit_->OnUnfinished(usage);
 }
 
 void AnswerSession::Complete() {
   if (sink_ == nullptr) return;
+  v1::Usage kept_back;
+  kept_back.set_output_tokens(static_cast<int32_t>(answers_->output_tokens_kept_back()));
+  if (kept_back.output_tokens() > 0) CountInLogs(kept_back);
   deps_.metrics.OnRequestFinished(reason_, queued_, RealClock().Now() - submitted_);
   End(absl::OkStatus());
 }
 
-void AnswerSession::Fail(const absl::Status& status) {
+void AnswerSession::Fail(const absl::Status& status, bool is_shed) {
   over_ = true;
   if (sink_ != nullptr) {
-    deps_.metrics.OnFailed();
-    deps_.traces.OnFailed(id_.value(), submitted_, status, service_->tier());
+    CountFailure(status, is_shed);
     CountUnfinished();
   }
   End(status);
+}
+
+void AnswerSession::CountFailure(const absl::Status& status, bool is_shed) {
+  if (accepted_) {
+    deps_.metrics.OnFailed();
+  } else if (IsRefusal(status) && !is_shed) {
+    deps_.metrics.OnRefused(absl::IsUnavailable(status) ? RefusalReason::kUnavailable
+                                                        : RefusalReason::kExhausted);
+  }
+  deps_.traces.OnFailed(id_.value(), submitted_, status, service_->tier());
 }
 
 void AnswerSession::Send(v1::GenerateResponse& part, bool last) {
@@ -374,13 +404,21 @@ void AnswerSession::Flush(bool inline_ok) {
 void AnswerSession::End(const absl::Status& status) {
   if (sink_ == nullptr) return;
   sink_->OnEnd(status);
-  service_->OnEnd(status, aborted_);
-  if (access_ != nullptr) access_->Write(status, RealClock().Now() - submitted_);
-  if (audit_ != nullptr) audit_->SetResult(status);
-  audit_ = nullptr;
+  RecordEnd(status);
   ended_ = std::move(sink_);
   if (!accepted_) call_ = nullptr;  // else once the core has ended the request
   part_ = v1::GenerateResponse();   // here, not on the thread that lets go of the session
+}
+
+void AnswerSession::RecordEnd(const absl::Status& status) {
+  if (accepted_ || absl::IsCancelled(status)) {
+    service_->OnEnd(status, aborted_);
+  } else if (IsRefusal(status)) {
+    service_->OnRefused();
+  }
+  if (access_ != nullptr) access_->Write(status, RealClock().Now() - submitted_);
+  if (audit_ != nullptr) audit_->SetResult(status);
+  audit_ = nullptr;
 }
 
 }  // namespace tandem::router

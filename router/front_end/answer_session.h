@@ -100,8 +100,9 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
                                                              const Arrival& arrival,
                                                              const Deps& deps,
                                                              std::shared_ptr<AnswerSink> sink);
-  // Submits the request. One whose constraint was not compiled yet is submitted once `constraints`
-  // has compiled it; a constraint that does not compile then ends the stream. Called once.
+  // Submits the request; one that cannot be submitted counts as refused. One whose constraint was
+  // not compiled yet is submitted once `constraints` has compiled it; a constraint that does not
+  // compile then ends the stream. Called once.
   absl::Status Begin();
   // Make and Begin.
   static absl::StatusOr<std::shared_ptr<AnswerSession>> Start(const v1::GenerateRequest& request,
@@ -133,8 +134,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // stop string appeared), the whole request (kAborted: the client does not read), or nothing
   // (kNone).
   request::FinishReason OnEvent(ClientEvent event);
-  // Ends the stream with an error.
-  void Fail(const absl::Status& status);
+  // Ends the stream with an error. `is_shed`: the load shedder's, which has counted the refusal.
+  void Fail(const absl::Status& status, bool is_shed = false);
   // Flushes the sink. `inline_ok`: see AnswerSink.
   void Flush(bool inline_ok);
 
@@ -159,14 +160,22 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // The core's last event of this request: charges the rest, and gives the tenant's place back.
   void EndCall(int64_t computed_tokens);
   void SendAll(AnswerGroup::Parts parts, bool last);
-  // Counts an answer that has ended.
+  // Counts an answer that has ended and that the client gets.
   void Count(const v1::Finished& finished);
+  // Counts a sequence that has ended.
+  void CountSequence(const SequenceDone& done);
   // Counts the tokens of answers that did not end.
   void CountUnfinished();
+  // Counts, in logs only, tokens of answers that the client does not get.
+  void CountInLogs(const v1::Usage& usage);
+  // Counts the failed request and keeps its trace. `is_shed`: see Fail.
+  void CountFailure(const absl::Status& status, bool is_shed);
   // All answers have ended and were sent.
   void Complete();
   void Send(v1::GenerateResponse& part, bool last = false);
   void End(const absl::Status& status);
+  // Counts the request's end in its tier, and tells it to the logs.
+  void RecordEnd(const absl::Status& status);
 
   const Deps deps_;
   std::shared_ptr<AnswerSink> sink_;   // on the core's strand once started; null after the end
@@ -189,7 +198,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   std::optional<ServiceMeasure> service_;
   bool aborted_ = false;  // by the client, as the core says
   // On the core's strand, as the next ones: the tokens that came for all answers, those of the
-  // answers that have ended, why the last one ended, and when the first one was placed.
+  // answers that have ended, why the last one ended, and when its first sequence was placed.
   int64_t output_tokens_ = 0;
   v1::Usage finished_usage_;
   v1::FinishReason reason_ = v1::FINISH_REASON_UNSPECIFIED;

@@ -47,7 +47,8 @@ class AuditCall {
   void SetHttpResult(int status);
   // One of the call's answers has ended.
   void OnFinished(const v1::Finished& finished);
-  // What is known of answers that did not end, of a request that failed.
+  // What is known of answers that the client does not get: of a request that failed, and of
+  // best_of.
   void OnUnfinished(const v1::Usage& usage);
 
  private:

@@ -39,7 +39,7 @@ absl::Status LoadShedder::Admit(FrontEndKind front_end, absl::Duration waited, a
 
 absl::Status LoadShedder::Refusal(absl::Duration wait, absl::Duration longest) {
   ++refused_;
-  metrics_.OnRefused();
+  metrics_.OnRefused(RefusalReason::kOverload);
   // What waits now has then been taken.
   const int64_t seconds = std::clamp<int64_t>(
       static_cast<int64_t>(std::ceil(absl::ToDoubleSeconds(wait))), 1, kRetrySecondsMax);

@@ -250,6 +250,18 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
       .Set(cost.median_relative_error());
 }
 
+// By RefusalReason.
+std::array<Counter*, 3> AddRefusals(const MetricLabels& labels, MetricRegistry& registry) {
+  const auto refused = [&](const char* reason) {
+    return &registry.AddCounter(
+        "tandem_requests_refused_total",
+        "Requests that were not taken on: the router is overloaded, or the client's error is "
+        "RESOURCE_EXHAUSTED (exhausted) or UNAVAILABLE (unavailable).",
+        With(labels, {{"reason", reason}}));
+  };
+  return {refused("overload"), refused("exhausted"), refused("unavailable")};
+}
+
 }  // namespace
 
 RequestMetrics::Pair RequestMetrics::CounterPair(const char* ours, const char* alias,
@@ -279,16 +291,17 @@ RequestMetrics::RequestMetrics(const std::string& model, const ServiceTiers& tie
       CounterPair("tandem_cacheable_prompt_tokens_total", "vllm:prefix_cache_queries_total",
                   "Prompt tokens looked up in prefix caches.");
   const auto ended = [this](const char* reason) {
-    return CounterPair("tandem_requests_finished_total", "vllm:request_success_total",
-                       "Requests that ended, by the reason.", {{"finished_reason", reason}});
+    return CounterPair(
+        "tandem_requests_finished_total", "vllm:request_success_total",
+        "Requests that were taken on and have ended, by the reason; abort also counts "
+        "requests whose clients left before.",
+        {{"finished_reason", reason}});
   };
   stopped_ = ended("stop");
   length_ = ended("length");
   aborted_ = ended("abort");
   failed_ = ended("error");
-  refused_ = &registry_.AddCounter("tandem_requests_refused_total",
-                                   "Requests refused before they were read, by the reason.",
-                                   With(model_label_, {{"reason", "overload"}}));
+  refused_ = AddRefusals(model_label_, registry_);
   wait_s_ = &registry_.AddHistogram(
       "tandem_router_wait_seconds",
       "What requests had waited, and would have to wait, for the router to have time for them.",
@@ -301,7 +314,9 @@ RequestMetrics::RequestMetrics(const std::string& model, const ServiceTiers& tie
   total_s_ = AddHistograms("tandem_request_seconds", "vllm:e2e_request_latency_seconds",
                            "From the request to its end.", SecondsBounds());
   queue_s_ = AddHistograms("tandem_queue_seconds", "vllm:request_queue_time_seconds",
-                           "From the request to its placement.", SecondsBounds());
+                           "From when the router's core takes a request on to the placement that "
+                           "gave the first token of the answer that was placed first.",
+                           SecondsBounds());
   AddPredictions();
   const auto kv_seconds = [this](const char* name, const char* help) {
     return &registry_.AddHistogram(name, help, TransferBounds(), model_label_);
@@ -351,14 +366,16 @@ void RequestMetrics::OnFinished(const v1::Finished& finished) {
   // Of the answers to one prompt, one has its tokens.
   if (usage.prompt_tokens() > 0) prompt_size_.Record(usage.prompt_tokens());
   output_size_.Record(usage.output_tokens());
-  const v1::Timing& timing = finished.timing();
+}
+
+void RequestMetrics::OnSequence(const v1::Route& route, const v1::Timing& timing) {
   if (const double predicted_ms = timing.first_token_predicted_ms(); predicted_ms > 0) {
     const double measured_ms = timing.first_token_ms() - timing.queue_ms();
     first_token_predicted_s_->Add(predicted_ms / 1000);
     first_token_measured_s_->Add(measured_ms / 1000);
     first_token_ratio_->Record(measured_ms / predicted_ms);
   }
-  if (const v1::Route& route = finished.route(); route.kv_bytes_moved() > 0) {
+  if (route.kv_bytes_moved() > 0) {
     kv_wire_s_->Record(route.kv_receive_ms() / 1000);
     kv_hidden_s_->Record(route.kv_hidden_ms() / 1000);
     kv_beyond_s_->Record(route.kv_beyond_ms() / 1000);
@@ -390,6 +407,12 @@ RequestMetrics::Totals RequestMetrics::totals() const {
 }
 
 void RequestMetrics::OnFailed() { failed_.Add(1); }
+
+int64_t RequestMetrics::refused() const {
+  double sum = 0;
+  for (const Counter* counter : refused_) sum += counter->value();
+  return static_cast<int64_t>(sum);
+}
 
 std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
                                  const HttpGauges& http) const {

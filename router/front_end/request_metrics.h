@@ -3,6 +3,8 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +27,13 @@ struct HttpGauges {
   int64_t quota_routers = 0;    // other routers that tenants' quotas are divided with
 };
 
+// Why a request was not taken on that would be served at another time.
+enum class RefusalReason {
+  kOverload,     // it would have waited, or has waited, too long for the router
+  kExhausted,    // RESOURCE_EXHAUSTED: no room is left, or its first token would come too late
+  kUnavailable,  // UNAVAILABLE: the core takes nothing more
+};
+
 class RequestMetrics {
  public:
   // `tiers`: those of which requests are measured apart.
@@ -32,19 +41,24 @@ class RequestMetrics {
 
   void OnFirstToken(absl::Duration since_submit);
   void OnTokens(int64_t tokens, absl::Duration since_last);
-  // One of a request's answers has ended.
+  // One of the answers that a request's client gets has ended.
   void OnFinished(const v1::Finished& finished);
+  // One of a request's sequences has ended, whether the client gets its answer or not (best_of).
+  void OnSequence(const v1::Route& route, const v1::Timing& timing);
   // A request has ended without an error. Called once, after the end of its last answer. `queued`:
   // until it was placed.
   void OnRequestFinished(v1::FinishReason reason, absl::Duration queued,
                          absl::Duration since_submit);
+  // A request that was taken on has failed.
   void OnFailed();
   // The client left before the core accepted the request.
   void OnAborted() { aborted_.Add(1); }
   // How long a request had waited, and was predicted to wait, for the core.
   void OnWait(absl::Duration wait) { wait_s_->Record(absl::ToDoubleSeconds(wait)); }
-  // The request was refused because that wait was too long.
-  void OnRefused() { refused_->Add(1); }
+  // A request was not taken on. Called once for each.
+  void OnRefused(RefusalReason reason) { refused_[static_cast<size_t>(reason)]->Add(1); }
+  // Requests that were not taken on, for whatever reason.
+  int64_t refused() const;
 
   // Of the tier's requests. REQUIRES: the tier is one of those given.
   TierMetrics& Of(const ServiceTier& tier) { return by_tier_.at(tier.name); }
@@ -88,7 +102,7 @@ class RequestMetrics {
   std::map<std::string, TierMetrics> by_tier_;
   Pair prompt_tokens_, output_tokens_, cached_tokens_, cache_queries_;
   Pair stopped_, length_, aborted_, failed_;
-  Counter* refused_;
+  std::array<Counter*, 3> refused_;  // by RefusalReason
   Histogram* wait_s_;
   // Of first tokens that were predicted, from their requests' placement.
   Counter *first_token_predicted_s_, *first_token_measured_s_;

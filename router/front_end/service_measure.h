@@ -24,6 +24,8 @@ class ServiceMeasure {
   void OnFirstToken(absl::Duration since_submit);
   // More tokens of one of its sequences; `since_last`: after the one before.
   void OnTokens(int64_t tokens, absl::Duration since_last);
+  // The request was not taken on (RefusalReason). OnEnd is then not called.
+  void OnRefused() { metrics_.OnEnded(TierOutcome::kRefused); }
   // The request is over. `aborted`: its client ended it.
   void OnEnd(const absl::Status& status, bool aborted);
 

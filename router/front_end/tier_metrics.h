@@ -16,7 +16,7 @@ namespace tandem::router {
 enum class TierOutcome {
   kInTime,   // answered, and no goal of its tier was missed
   kLate,     // answered
-  kRefused,  // RESOURCE_EXHAUSTED before its first token
+  kRefused,  // not taken on (RefusalReason), or RESOURCE_EXHAUSTED before its first token
   kAborted,  // by its client
   kFailed,
 };

@@ -207,6 +207,7 @@ class RouterServerImpl final : public RouterServer {
   void Handle(SubmitRequest& event, absl::Time now) {
     absl::Status status =
         shedder_.Dequeued(event.position, event.session->resumes(), RealClock().Now());
+    const bool is_shed = !status.ok();
     const RequestId id = event.input.id;
     if (event.session->EndIfCancelled()) return FlushSoon(event.session);
     if (status.ok()) {
@@ -220,7 +221,7 @@ class RouterServerImpl final : public RouterServer {
       status = core_->Submit(std::move(event.input), now);
     }
     if (!status.ok()) {
-      event.session->Fail(status);
+      event.session->Fail(status, is_shed);
       FlushSoon(event.session);
       return;
     }

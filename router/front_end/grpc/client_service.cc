@@ -277,7 +277,7 @@ void ClientService::GetStatus(UnaryCall& call) {
   status_.Read(RealClock().Now(), [this, &call](const StatusBoard::Status& status) {
     if (status == nullptr) return call.Fail(InboxFull());
     v1::GetStatusResponse response = *status;
-    response.mutable_router()->set_requests_refused(deps_.shedder.refused());
+    response.mutable_router()->set_requests_refused(deps_.metrics.refused());
     call.Reply(response);
   });
 }

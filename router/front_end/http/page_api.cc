@@ -91,7 +91,7 @@ void HttpApi::OpenApi(Call& call) {
 void HttpApi::ClusterStatus(Call& call) {
   ReplyWithStatus(call, [this](const v1::GetStatusResponse& status) {
     v1::GetStatusResponse copy = status;
-    copy.mutable_router()->set_requests_refused(deps_.session.shedder.refused());
+    copy.mutable_router()->set_requests_refused(deps_.session.metrics.refused());
     return MessageReply(copy);
   });
 }

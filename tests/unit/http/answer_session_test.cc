@@ -1,6 +1,7 @@
 // Goal: a request counts once, however many answers it has and however it ends: complete, or
-// because its client does not take a part, its last ones included. The logs tell what tokens a
-// request had that failed.
+// because its client does not take a part, its last ones included; and not as failed where it was
+// not taken on. A prompt's way through the cluster counts once, whichever answers the client gets.
+// The logs tell what tokens a request had that failed, or of which the client gets the best answer.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -43,8 +44,16 @@ class AnswerSessions : public ::testing::Test {
   ~AnswerSessions() override { std::remove(audit_path_.c_str()); }
 
   // Starts a request with `n` answers, whose client takes `room` parts.
-  void Start(int32_t n, size_t room, std::shared_ptr<AuditCall> audit = nullptr) {
+  void Start(int32_t n, size_t room, std::shared_ptr<AuditCall> audit = nullptr,
+             int32_t best_of = 0) {
+    Make(n, room, std::move(audit), best_of);
+    session_->Accepted();
+  }
+  // The same, and the core has not taken the request yet.
+  void Make(int32_t n, size_t room, std::shared_ptr<AuditCall> audit = nullptr,
+            int32_t best_of = 0) {
     v1::GenerateRequest request;
+    if (best_of > 0) request.set_best_of(best_of);
     request.set_text("prompt");
     request.set_n(n);
     request.mutable_stop()->set_max_tokens(100);
@@ -56,12 +65,12 @@ class AnswerSessions : public ::testing::Test {
                              .front_end = LoadShedder::FrontEndKind::kHttp,
                              .audit = std::move(audit)};
     ASSERT_OK_AND_ASSIGN(session_, AnswerSession::Start(request, arrival, deps, sink_));
-    session_->Accepted();
   }
-  request::FinishReason Token(int32_t sequence, char text) {
+  request::FinishReason Token(int32_t sequence, char text, float logprob = 0) {
     TokensReady ready;
     ready.sequence_index = sequence;
     ready.tokens.emplace_back().set_token_id(text);
+    ready.tokens.back().set_logprob(logprob);
     return session_->OnEvent(std::move(ready));
   }
   void Done(int32_t sequence, bool last, request::FinishReason reason, double queue_ms = 0) {
@@ -71,6 +80,10 @@ class AnswerSessions : public ::testing::Test {
     done.reason = reason;
     done.usage.set_prompt_tokens(sequence == 0 ? kPromptTokens : 0);
     done.timing.set_queue_ms(queue_ms);
+    if (sequence == 0) {
+      done.route.set_prefill_node("p0");
+      done.route.set_kv_bytes_moved(4096);
+    }
     session_->OnEvent(std::move(done));
   }
   std::string Metrics() const { return parts_.metrics.Text({}, {}); }
@@ -105,6 +118,58 @@ TEST_F(AnswerSessions, SeveralAnswersAreOneRequest) {
   EXPECT_THAT(text, HasSubstr("\ntandem_request_seconds_count{model_name=\"m\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\ntandem_queue_seconds_sum{model_name=\"m\"} 0.01\n"));
   EXPECT_THAT(text, HasSubstr("\ntandem_output_tokens_count{model_name=\"m\"} 3\n"));
+}
+
+// The follower's answer is the best. The leader's sequence was placed at once, and its KV moved.
+TEST_F(AnswerSessions, TheBestAnswersRequestIsMeasuredByAllOfItsSequences) {
+  SetLogLevel(LogLevel::kInfo);  // other tests of this process may have changed it
+  Start(1, 100, nullptr, /*best_of=*/2);
+  Token(0, 'x', -5);
+  for (const char text : {'y', 'z'}) Token(1, text, -1);
+  Done(1, false, request::FinishReason::kLength, /*queue_ms=*/500);
+  ::testing::internal::CaptureStderr();
+  Done(0, true, request::FinishReason::kLength);
+  const std::string logged = ::testing::internal::GetCapturedStderr();
+  ASSERT_EQ(sink_->ends.size(), 1u);
+  ASSERT_EQ(sink_->parts.size(), 3u);
+  EXPECT_EQ(sink_->parts[1].delta().text(), "yz");
+  const std::string text = Metrics();
+  EXPECT_THAT(text, HasSubstr("\ntandem_queue_seconds_sum{model_name=\"m\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\ntandem_kv_wire_seconds_count{model_name=\"m\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\ntandem_output_tokens_count{model_name=\"m\"} 1\n"));
+  for (const char* field : {" queue_ms=0 ", " prefill=p0 ", " output_tokens=3 ", " answers=1 "})
+    EXPECT_THAT(logged, HasSubstr(field));
+}
+
+TEST_F(AnswerSessions, ARequestThatIsNotTakenOnIsRefusedAndNotFailed) {
+  const auto refused = [](const char* reason, int count) {
+    return absl::StrCat("tandem_requests_refused_total{model_name=\"m\",reason=\"", reason, "\"} ",
+                        count, "\n");
+  };
+  Make(1, 100);
+  session_->Fail(absl::ResourceExhaustedError("the queue is full"));
+  Make(1, 100);
+  session_->Fail(absl::UnavailableError("overloaded"), /*is_shed=*/true);
+  // The client's own faults count as nothing.
+  for (const absl::Status& status :
+       {absl::InvalidArgumentError("guided"), absl::AlreadyExistsError("id")}) {
+    Make(1, 100);
+    session_->Fail(status);
+    ASSERT_EQ(sink_->ends.size(), 1u);
+  }
+  std::string text = Metrics();
+  EXPECT_THAT(text, HasSubstr(refused("exhausted", 1)));
+  EXPECT_THAT(text, HasSubstr(refused("unavailable", 0)));
+  EXPECT_THAT(text, HasSubstr(refused("overload", 0))) << "the shedder counts it";
+  EXPECT_THAT(text, HasSubstr(Ended("error", 0)));
+  EXPECT_THAT(text, HasSubstr("outcome=\"refused\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("outcome=\"failed\"} 0\n"));
+  Start(1, 100);
+  session_->Fail(absl::UnavailableError("no node"));
+  text = Metrics();
+  EXPECT_THAT(text, HasSubstr(Ended("error", 1)));
+  EXPECT_THAT(text, HasSubstr(refused("unavailable", 0)));
+  EXPECT_THAT(text, HasSubstr("outcome=\"failed\"} 1\n"));
 }
 
 TEST_F(AnswerSessions, AClientThatDoesNotReadHasOneFailedRequest) {

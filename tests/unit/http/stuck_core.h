@@ -35,7 +35,11 @@ class StuckCore : public ::testing::Test {
   static CoreCall Nothing() {
     return {[](RouterCore&, absl::Time) {}};
   }
-  AnswerSession::Deps Session() { return parts_.Session(inbox_, constraints_, long_work_); }
+  AnswerSession::Deps Session() {
+    AnswerSession::Deps deps = parts_.Session(inbox_, constraints_, long_work_);
+    deps.access_log = true;
+    return deps;
+  }
 
   FrontEndParts parts_;
   absl::Notification stuck_, released_;

@@ -46,13 +46,13 @@ TEST(RequestMetrics, APromptOfSeveralAnswersCountsOnce) {
 
 TEST(RequestMetrics, TransfersAreSplitIntoWireHiddenAndBeyond) {
   RequestMetrics metrics("m");
-  metrics.OnFinished(FinishedOf(100, 7));  // nothing moved
-  v1::Finished moved = FinishedOf(100, 7);
-  moved.mutable_route()->set_kv_bytes_moved(1 << 20);
-  moved.mutable_route()->set_kv_receive_ms(250);
-  moved.mutable_route()->set_kv_hidden_ms(125);
-  moved.mutable_route()->set_kv_beyond_ms(0.75);
-  metrics.OnFinished(moved);
+  v1::Route route;
+  metrics.OnSequence(route, {});  // nothing moved
+  route.set_kv_bytes_moved(1 << 20);
+  route.set_kv_receive_ms(250);
+  route.set_kv_hidden_ms(125);
+  route.set_kv_beyond_ms(0.75);
+  metrics.OnSequence(route, {});
   const std::string text = metrics.Text({}, {});
   EXPECT_THAT(text, HasSubstr("\ntandem_kv_wire_seconds_sum{model_name=\"m\"} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("\ntandem_kv_hidden_seconds_sum{model_name=\"m\"} 0.125\n"));
@@ -63,13 +63,13 @@ TEST(RequestMetrics, TransfersAreSplitIntoWireHiddenAndBeyond) {
 
 TEST(RequestMetrics, ComparesFirstTokensWithTheirPredictions) {
   RequestMetrics metrics("m");
-  metrics.OnFinished(FinishedOf(100, 7));  // nothing was predicted
+  metrics.OnSequence({}, {});  // nothing was predicted
   for (const double queue_ms : {0, 500}) {
-    v1::Finished finished = FinishedOf(100, 7);
-    finished.mutable_timing()->set_queue_ms(queue_ms);
-    finished.mutable_timing()->set_first_token_ms(queue_ms + 375);
-    finished.mutable_timing()->set_first_token_predicted_ms(250);
-    metrics.OnFinished(finished);
+    v1::Timing timing;
+    timing.set_queue_ms(queue_ms);
+    timing.set_first_token_ms(queue_ms + 375);
+    timing.set_first_token_predicted_ms(250);
+    metrics.OnSequence({}, timing);
   }
   const std::string text = metrics.Text({}, {});
   for (const char* line : {"predicted_seconds_total{model_name=\"m\"} 0.5\n",

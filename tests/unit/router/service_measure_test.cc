@@ -58,7 +58,8 @@ TEST_F(ServiceMeasureTest, TheMeanGapAndTheFirstTokenDecide) {
 
 TEST_F(ServiceMeasureTest, EndsAreCountedByTheirReason) {
   Start().OnEnd(absl::ResourceExhaustedError("late"), false);
-  ExpectCount("refused", 1);
+  Start().OnRefused();
+  ExpectCount("refused", 2);
   ServiceMeasure slow_reader = Start();
   slow_reader.OnFirstToken(kMs);
   slow_reader.OnEnd(absl::ResourceExhaustedError("the client reads too slowly"), false);
