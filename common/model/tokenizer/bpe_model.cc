@@ -18,6 +18,8 @@ constexpr size_t kWindowSymbols = 512;
 // Longer left parts go first among merges of one score; beyond this they count as equal.
 constexpr uint32_t kTieCharsMax = 255;
 
+bool IsFallbackByte(const BpeSymbol& symbol) { return symbol.num_chars == 0; }
+
 }  // namespace
 
 void BpeModel::SetOptions(const Options& options) {
@@ -112,6 +114,8 @@ size_t BpeModel::EndOfPart(absl::string_view word, const std::vector<BpeSymbol>&
   for (; end < symbols.size(); ++end) {
     const BpeSymbol& left = symbols[end - 1];
     const BpeSymbol& right = symbols[end];
+    // Without merges of bytes' spellings, no merge takes a byte of an unknown character.
+    if (joins_.enabled() && (IsFallbackByte(left) || IsFallbackByte(right))) break;
     // The unknown token also stands for strings other than its own.
     if (left.id == options_.unknown_id || right.id == options_.unknown_id) continue;
     if (!joins_.MayJoin(word[left.end - 1], word[right.begin])) break;
@@ -239,9 +243,11 @@ void BpeModel::Encode(absl::string_view word, BpeScratch* scratch,
   for (size_t begin = 0, end = 0; begin < symbols.size(); begin = end) {
     end = EndOfPart(word, symbols, begin);
     const auto part = absl::MakeSpan(symbols).subspan(begin, end - begin);
-    const bool has_unknown = absl::c_any_of(
-        part, [&](const BpeSymbol& symbol) { return symbol.id == options_.unknown_id; });
-    if (part.size() > 2 * kWindowSymbols && !has_unknown) {
+    // Windows are encoded again from their text, so they must begin and end between characters.
+    const auto is_unknown = [&](const BpeSymbol& symbol) {
+      return symbol.id == options_.unknown_id || IsFallbackByte(symbol);
+    };
+    if (part.size() > 2 * kWindowSymbols && absl::c_none_of(part, is_unknown)) {
       const std::vector<BpeSymbol> spare(part.begin(), part.end());
       if (EncodeWindows(word, part, scratch, out)) continue;
       std::copy(spare.begin(), spare.end(), part.begin());

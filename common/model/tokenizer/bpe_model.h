@@ -37,7 +37,7 @@ struct BpeSymbol {
   uint32_t end;
   int32_t previous;
   int32_t next;
-  uint16_t num_chars;  // saturating
+  uint16_t num_chars;  // saturating; 0 for one byte of an unknown character
   bool mergeable;
   bool dead;
 };

@@ -23,9 +23,10 @@ class JoinTable {
     }
   }
 
+  bool enabled() const { return !words_.empty(); }
   // Whether some merge may make a text that has `left` and `right` side by side.
   bool MayJoin(char left, char right) const {
-    if (words_.empty()) return true;
+    if (!enabled()) return true;
     const uint32_t pair = Pair(left, right);
     return (words_[pair / 64] >> (pair % 64) & 1) != 0;
   }

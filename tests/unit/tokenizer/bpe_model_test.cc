@@ -1,6 +1,7 @@
 // Goal: whatever the merges and however long the word, BpeModel gives what the definition gives:
 // join the pair of lowest key, leftmost among equals, until there is none. Random vocabularies over
-// few letters make cuts, windows, seams that need mending and seams that never settle.
+// few letters make cuts, windows, seams that need mending and seams that never settle; characters
+// that are no tokens fall back to their bytes.
 #include "common/model/tokenizer/bpe_model.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +14,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "common/model/tokenizer/utf8.h"
 
 namespace tandem::model::tokenizer_internal {
 namespace {
@@ -32,15 +35,16 @@ Random MakeRandom() {
   return Random(seed);
 }
 
-// Letters, then texts made of two earlier ones. The ranks are in no particular order, so that some
-// tokens are never reached and some merges come before those that make their parts.
-void MakeTexts(Random& random, Vocabulary* vocabulary) {
-  const size_t num_letters = 1 + random() % 6;
-  for (size_t i = 0; i < num_letters; ++i) vocabulary->texts.push_back(std::string(1, 'a' + i));
+// The texts that the vocabulary has, then texts made of two earlier ones from `first` on. The ranks
+// are in no particular order, so that some tokens are never reached and some merges come before
+// those that make their parts.
+void AddMadeTexts(Random& random, size_t first, Vocabulary* vocabulary) {
   const size_t num_made = 1 + random() % 60;
   std::set<std::string> seen(vocabulary->texts.begin(), vocabulary->texts.end());
   for (size_t i = 0; i < num_made; ++i) {
-    const auto pick = [&] { return vocabulary->texts[random() % vocabulary->texts.size()]; };
+    const auto pick = [&] {
+      return vocabulary->texts[first + random() % (vocabulary->texts.size() - first)];
+    };
     std::string text = pick();
     text += pick();
     if (text.size() <= 24 && seen.insert(text).second) vocabulary->texts.push_back(text);
@@ -49,13 +53,19 @@ void MakeTexts(Random& random, Vocabulary* vocabulary) {
   for (size_t id = 0; id < vocabulary->texts.size(); ++id) {
     vocabulary->model.tokens().Add(vocabulary->texts[id], static_cast<TokenId>(id));
   }
+}
+
+void MakeTexts(Random& random, Vocabulary* vocabulary) {
+  const size_t num_letters = 1 + random() % 6;
+  for (size_t i = 0; i < num_letters; ++i) vocabulary->texts.push_back(std::string(1, 'a' + i));
+  AddMadeTexts(random, 0, vocabulary);
   BpeModel::Options options;
   options.byte_level = true;
   options.byte_ids.fill(kNoToken);
   vocabulary->model.SetOptions(options);
 }
 
-void UsePairs(Random& random, Vocabulary* vocabulary) {
+void UsePairs(Random& random, Vocabulary* vocabulary, bool merges_bytes = false) {
   const auto size = static_cast<TokenId>(vocabulary->texts.size());
   std::map<std::string, TokenId> ids;
   for (TokenId id = 0; id < size; ++id) ids[vocabulary->texts[id]] = id;
@@ -70,11 +80,11 @@ void UsePairs(Random& random, Vocabulary* vocabulary) {
   PairTable pairs;
   pairs.Reserve(found.size());
   JoinTable joins;
-  joins.Enable();
+  if (!merges_bytes) joins.Enable();
   for (uint32_t rank = 0; rank < found.size(); ++rank) {
     const auto& [pair, made] = found[rank];
     pairs.Set({pair.first, pair.second, rank, made});
-    joins.Note(vocabulary->texts[made]);
+    if (!merges_bytes) joins.Note(vocabulary->texts[made]);
     vocabulary->merges[pair] = {rank, made};
   }
   vocabulary->model.SetMerges(std::move(pairs), std::move(joins));
@@ -100,12 +110,13 @@ std::pair<uint32_t, TokenId> KeyOf(const Vocabulary& vocabulary, TokenId left, T
   if (found == vocabulary.texts.end()) return {BpeModel::kNoMerge, kNoToken};
   const auto id = static_cast<TokenId>(found - vocabulary.texts.begin());
   // A longer left part goes first.
-  return {vocabulary.ranks[id] << 8 | (255 - vocabulary.texts[left].size()), id};
+  const auto chars = std::count_if(vocabulary.texts[left].begin(), vocabulary.texts[left].end(),
+                                   [](char c) { return (c & 0xC0) != 0x80; });
+  return {vocabulary.ranks[id] << 8 | static_cast<uint32_t>(255 - chars), id};
 }
 
-std::vector<TokenId> EncodeByDefinition(const Vocabulary& vocabulary, const std::string& word) {
-  std::vector<TokenId> ids;
-  for (const char c : word) ids.push_back(c - 'a');
+// `ids` are those of the word's characters.
+std::vector<TokenId> EncodeByDefinition(const Vocabulary& vocabulary, std::vector<TokenId> ids) {
   std::map<std::pair<TokenId, TokenId>, std::pair<uint32_t, TokenId>> known;
   while (true) {
     std::pair<uint32_t, TokenId> best = {BpeModel::kNoMerge, kNoToken};
@@ -147,9 +158,10 @@ void CompareWords(Random& random, const Vocabulary& vocabulary) {
     for (char& c : word) {
       if (vocabulary.model.tokens().Find(absl::string_view(&c, 1)) == kNoToken) c = 'a';
     }
-    std::vector<TokenId> ids;
+    std::vector<TokenId> ids, letters;
+    for (const char c : word) letters.push_back(c - 'a');
     vocabulary.model.Encode(word, &scratch, &ids);
-    ASSERT_EQ(ids, EncodeByDefinition(vocabulary, word)) << word;
+    ASSERT_EQ(ids, EncodeByDefinition(vocabulary, letters)) << word;
   }
 }
 
@@ -171,6 +183,108 @@ TEST(BpeModel, EqualsTheDefinitionWithMergesByScore) {
     UseRanks(random, &vocabulary);
     ASSERT_NO_FATAL_FAILURE(CompareWords(random, vocabulary));
   }
+}
+
+// One of eight characters of three bytes; all begin with the same two.
+std::string CharacterOf(uint64_t number) {
+  std::string text;
+  AppendUtf8(static_cast<char32_t>(0x4E00 + number % 8), &text);
+  return text;
+}
+
+std::string SpellingOf(char byte) {
+  static const char* const kDigits = "0123456789ABCDEF";
+  const auto value = static_cast<uint8_t>(byte);
+  return {'<', '0', 'x', kDigits[value >> 4], kDigits[value & 15], '>'};
+}
+
+TokenId IdOf(const Vocabulary& vocabulary, absl::string_view text) {
+  const auto found = std::find(vocabulary.texts.begin(), vocabulary.texts.end(), text);
+  return found == vocabulary.texts.end() ? kNoToken
+                                         : static_cast<TokenId>(found - vocabulary.texts.begin());
+}
+
+// Tokens of all bytes of the eight characters, of some of these, and of texts made of those.
+void MakeFallbackTexts(Random& random, bool merges_bytes, Vocabulary* vocabulary) {
+  std::set<char> bytes;
+  for (int i = 0; i < 8; ++i) {
+    for (const char c : CharacterOf(i)) bytes.insert(c);
+  }
+  for (const char byte : bytes) vocabulary->texts.push_back(SpellingOf(byte));
+  const size_t first = merges_bytes ? 0 : bytes.size();
+  for (int i = 0; i < 8; ++i) {
+    if (random() % 3 != 0 || i == 0) vocabulary->texts.push_back(CharacterOf(i));
+  }
+  AddMadeTexts(random, first, vocabulary);
+  BpeModel::Options options;
+  options.byte_fallback = true;
+  options.byte_ids.fill(kNoToken);
+  for (const char byte : bytes) {
+    options.byte_ids[static_cast<uint8_t>(byte)] = IdOf(*vocabulary, SpellingOf(byte));
+  }
+  vocabulary->model.SetOptions(options);
+}
+
+void CompareFallbackWords(Random& random, const Vocabulary& vocabulary) {
+  BpeScratch scratch;
+  for (const size_t length : {size_t{7}, 35 + random() % 20, 1100 + random() % 1900}) {
+    std::string word;
+    std::vector<TokenId> letters, ids;
+    // Mostly known characters, so that windows begin and end next to unknown ones.
+    while (letters.size() < length) {
+      const std::string character = CharacterOf(random());
+      const TokenId id = IdOf(vocabulary, character);
+      if (id == kNoToken && random() % 4 != 0) continue;
+      word += character;
+      if (id != kNoToken) letters.push_back(id);
+      for (size_t i = 0; id == kNoToken && i < character.size(); ++i) {
+        letters.push_back(IdOf(vocabulary, SpellingOf(character[i])));
+      }
+    }
+    vocabulary.model.Encode(word, &scratch, &ids);
+    ASSERT_EQ(ids, EncodeByDefinition(vocabulary, letters)) << word;
+  }
+}
+
+TEST(BpeModel, EqualsTheDefinitionWithBytesOfUnknownCharacters) {
+  Random random = MakeRandom();
+  for (int round = 0; round < 120; ++round) {
+    const bool merges_bytes = round % 3 == 0;
+    SCOPED_TRACE(round);
+    Vocabulary vocabulary;
+    MakeFallbackTexts(random, merges_bytes, &vocabulary);
+    round % 3 == 2 ? UseRanks(random, &vocabulary) : UsePairs(random, &vocabulary, merges_bytes);
+    ASSERT_NO_FATAL_FAILURE(CompareFallbackWords(random, vocabulary));
+  }
+}
+
+// The character after the second run is known; the windows begin and end within unknown ones.
+TEST(BpeModel, KnownCharactersBetweenLongRunsOfBytesStayTokens) {
+  BpeModel model;
+  model.tokens().Reserve(260, 4096);
+  BpeModel::Options options;
+  options.byte_fallback = true;
+  for (int byte = 0; byte < 256; ++byte) {
+    model.tokens().Add(SpellingOf(static_cast<char>(byte)), byte);
+    options.byte_ids[byte] = byte;
+  }
+  model.tokens().Add("一", 256);
+  model.tokens().Add("一一", 257);
+  model.tokens().Add("丁丁", 258);
+  model.tokens().Add("丁一", 259);
+  model.SetOptions(options);
+  std::vector<uint32_t> ranks(260, BpeModel::kNoMerge);
+  for (uint32_t id = 256; id < 260; ++id) ranks[id] = id - 256;
+  model.SetRanks(ranks);
+  std::string word = "一一";
+  for (int i = 0; i < 170; ++i) word += "丁";
+  word += "一";
+  for (int i = 0; i < 200; ++i) word += "丁";
+  BpeScratch scratch;
+  std::vector<TokenId> ids;
+  model.Encode(word, &scratch, &ids);
+  ASSERT_EQ(ids.size(), 1u + 170 * 3 + 1 + 200 * 3);
+  EXPECT_EQ(ids[511], 256);
 }
 
 }  // namespace
