@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/status_macros.h"
+#include "common/model/tokenizer/onig_pattern.h"
 
 namespace tandem::model::tokenizer_internal {
 namespace {
@@ -20,34 +22,9 @@ constexpr size_t kMatchLimit = 1'000'000, kMatchLimitPerByte = 4;
 constexpr size_t kJitStackBytesMin = size_t{128} << 10;
 constexpr size_t kJitStackBytesMax = size_t{1} << 20;
 
-constexpr absl::string_view kWhiteSpace =
-    R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-
-// Writes \s and \S out. Within a class \S cannot be spelt out and stays unchanged.
-std::string SpellOutWhiteSpace(absl::string_view pattern) {
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c != '\\' || i + 1 == pattern.size()) {
-      if (c == '[') in_class = true;
-      if (c == ']') in_class = false;
-      out.push_back(c);
-      continue;
-    }
-    const char escaped = pattern[++i];
-    if (escaped == 's') {
-      absl::StrAppend(&out, in_class ? "" : "[", kWhiteSpace, in_class ? "" : "]");
-    } else if (escaped == 'S' && !in_class) {
-      absl::StrAppend(&out, "[^", kWhiteSpace, "]");
-    } else {
-      out.push_back(c);
-      out.push_back(escaped);
-    }
-  }
-  return out;
-}
-
+struct CompileDeleter {
+  void operator()(pcre2_compile_context_8* context) const { pcre2_compile_context_free_8(context); }
+};
 struct MatchDeleter {
   void operator()(pcre2_match_data_8* data) const { pcre2_match_data_free_8(data); }
   void operator()(pcre2_match_context_8* context) const { pcre2_match_context_free_8(context); }
@@ -61,17 +38,21 @@ void RegexSplitter::CodeDeleter::operator()(pcre2_real_code_8* code) const {
 }
 
 absl::StatusOr<RegexSplitter> RegexSplitter::Create(absl::string_view pattern) {
-  const std::string spelled = SpellOutWhiteSpace(pattern);
+  ASSIGN_OR_RETURN(const std::string spelled, PatternOfOniguruma(pattern));
   int error = 0;
   PCRE2_SIZE error_offset = 0;
-  std::unique_ptr<pcre2_real_code_8, CodeDeleter> code(pcre2_compile_8(
-      reinterpret_cast<PCRE2_SPTR8>(spelled.data()), spelled.size(),
-      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &error_offset, nullptr));
+  const std::unique_ptr<pcre2_compile_context_8, CompileDeleter> context(
+      pcre2_compile_context_create_8(nullptr));
+  pcre2_set_newline_8(context.get(), PCRE2_NEWLINE_LF);
+  std::unique_ptr<pcre2_real_code_8, CodeDeleter> code(
+      pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(spelled.data()), spelled.size(),
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
+                      &error_offset, context.get()));
   if (code == nullptr) {
     PCRE2_UCHAR8 message[256];
     pcre2_get_error_message_8(error, message, sizeof(message));
-    return absl::InvalidArgumentError(absl::StrCat("pattern \"", pattern, "\" at offset ",
-                                                   error_offset, ": ",
+    return absl::InvalidArgumentError(absl::StrCat("pattern \"", pattern, "\", read as \"", spelled,
+                                                   "\", at offset ", error_offset, ": ",
                                                    reinterpret_cast<const char*>(message)));
   }
   uint32_t matches_empty = 0;

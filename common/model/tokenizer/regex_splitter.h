@@ -1,7 +1,7 @@
 // Splits text with a pattern, as Hugging Face's Split pre-tokeniser and Replace normaliser do.
-// PCRE2 with JIT replaces Oniguruma; \s is rewritten to Unicode's white space, on which the two
-// differ. \p{...} follows the Unicode version of the PCRE2 library. Thread safety: const methods
-// from any thread. Owner: the PreTokenizer or Normalizer that has the pattern.
+// PCRE2 with JIT replaces Oniguruma; patterns are rewritten where the two differ (onig_pattern.h).
+// \p{...} follows the Unicode version of the PCRE2 library. Thread safety: const methods from any
+// thread. Owner: the PreTokenizer or Normalizer that has the pattern.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ std::vector<SplitSpan> ApplySplitBehavior(absl::Span<const SplitSpan> spans,
 class RegexSplitter {
  public:
   // Errors: kInvalidArgument for a pattern that does not compile, with PCRE2's message;
-  // kUnimplemented for one that matches the empty string.
+  // kUnimplemented for one that matches the empty string, or has what cannot be rewritten.
   static absl::StatusOr<RegexSplitter> Create(absl::string_view pattern);
 
   // Appends matches and what lies between them, in order, covering all of `text`. Past the bound on

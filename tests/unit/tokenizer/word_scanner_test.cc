@@ -1,5 +1,6 @@
 // Goal: each hand-written scanner cuts text exactly where the pattern it stands for does, on random
-// text dense in what the patterns tell apart and on every line of the golden corpus.
+// text dense in what the patterns tell apart and on every line of the golden corpus. Patterns are
+// read as Hugging Face reads them, or refused.
 #include "common/model/tokenizer/word_scanner.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 #include <random>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "common/model/tokenizer/pre_tokenizer.h"
 #include "common/model/tokenizer/utf8.h"
 #include "tests/golden/tokenizer/golden_files.h"
@@ -14,6 +16,9 @@
 
 namespace tandem::model::tokenizer_internal {
 namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
 
 using Words = std::vector<absl::string_view>;
 
@@ -103,6 +108,74 @@ TEST(RegexSplitter, WordsAreCutBehindALongRunOfWhiteSpace) {
     ASSERT_EQ(spans.size(), 3u) << run;
     EXPECT_EQ(spans[1].begin, run - 1);
     EXPECT_EQ(spans[2].begin, run + 2);
+  }
+}
+
+// The pieces of `text`, by `|`, each match and each stretch between matches.
+std::string Cut(const std::string& pattern, const std::string& text) {
+  const auto splitter = RegexSplitter::Create(pattern);
+  if (!splitter.ok()) return splitter.status().ToString();
+  std::vector<SplitSpan> spans;
+  splitter->Find(text, &spans);
+  std::string pieces;
+  for (const SplitSpan& span : spans) {
+    absl::StrAppend(&pieces, pieces.empty() ? "" : "|",
+                    text.substr(span.begin, span.end - span.begin));
+  }
+  return pieces;
+}
+
+// What Hugging Face's tokenizers (0.23.3) give.
+TEST(RegexSplitter, ReadsPatternsAsOniguruma) {
+  const struct {
+    const char *pattern, *text, *pieces;
+  } cases[] = {
+      {R"([a-z&&[^aeiou]]+)", "banana", "b|a|n|a|n|a"},
+      {R"([\p{Lu}\p{L}&&[^\p{Han}]]+)", "AB中a", "AB|中|a"},
+      {R"([a[b-d]&&[c-z]]+)", "abcdz", "ab|cd|z"},
+      {R"([^a&&b]+)", "abc", "abc"},
+      {R"([[x]^a]+)", "x^ab", "x^a|b"},
+      {R"([^\W\d]+)", "ab1-c", "ab|1-|c"},
+      {R"([\S\n]+)", "a \n", "a| |\n"},
+      {R"([]a]+|[a-c-e]+)", "]a-ebd", "]a|-eb|d"},
+      {R"(\p{N}{1,3}+)", "1234567", "1234567"},
+      {R"((?:ab){2}?c)", "ababc c", "ababc| |c"},
+      {R"(a{,2}b)", "aab", "aab"},
+      {R"(a{x)", "a{x", "a{x"},
+      {R"(\w+|[^\w\s]+)", "cafe\u0301 हिन्दी x²", "cafe\u0301| |हिन्दी| |x²"},
+      {R"([\w]+)", "x²", "x|²"},
+      {R"(o\b)", "oo\u0301 o", "oo\u0301 |o"},
+      {R"(\s+$|x)", "x  \nx ", "x|  |\n|x| "},
+      {R"(^a)", "a\na", "a|\n|a"},
+      {R"([\d]+|\h+)", "12ab f0", "12|ab| |f0"},
+      {R"(\v)", "a\v\n", "a|\v|\n"},
+      {R"(a(?m:.)|b.)", "a\nb\n", "a\n|b\n"},
+      {R"([[:alpha:]]+|\u0031)", "éⅫ1", "éⅫ|1"},
+  };
+  for (const auto& one : cases) EXPECT_EQ(Cut(one.pattern, one.text), one.pieces) << one.pattern;
+}
+
+TEST(RegexSplitter, RefusesWhatItCannotReadSo) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"(a(?i)b|c)", "offset 1: (?i) within a group"},
+      {R"(\pL)", "the escape \\p"},
+      {R"(a\Q.\E)", "offset 1: the escape \\Q"},
+      {R"((?x: a))", "the group (?x:"},
+      {R"([[:punct:]])", "offset 1: a set of this name"},
+      {R"([a&&])", "an intersection with nothing"},
+      {R"(a{1,2}++)", "an interval with two signs"},
+      {R"(a*)", "matches the empty string"},
+  };
+  for (const auto& [pattern, message] : cases) {
+    EXPECT_THAT(RegexSplitter::Create(pattern),
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(message)));
+  }
+  std::string deep;
+  for (int i = 0; i < 1000; ++i) deep += "[a";
+  EXPECT_THAT(RegexSplitter::Create(deep),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("nested this deep")));
+  for (const char* open : {"[a", "[[a]", "[a-", "a\\", "(", "[\\"}) {
+    EXPECT_FALSE(RegexSplitter::Create(open).ok()) << open;
   }
 }
 
