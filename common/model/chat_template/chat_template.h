@@ -7,7 +7,10 @@
 // and TemplateLimits bounds its steps, nesting and output.
 //
 // Not supported, refused by Parse: include, import, extends, block, recursive loops, translations.
-// Times are formatted in UTC.
+// Not supported, refused where a rendering meets them: the filters filesizeformat, forceescape,
+// groupby, pprint, random, striptags, urlize, wordwrap and xmlattr; the tests escaped and module;
+// loop.changed; the conversions %c, %e, %g and %o; conversions and attributes in the fields of
+// format(); methods of texts other than those in methods.cc. Times are formatted in UTC.
 // Thread safety: const methods from any thread. Owner: the model's tokenizer front end.
 // Errors: kInvalidArgument with the template's line for bad syntax, a failing operation, a limit,
 // or raise_exception (whose message is kept word for word). A message of more than 1 KiB may repeat
@@ -40,7 +43,8 @@ struct TemplateLimits {
   int32_t evaluation_depth_max = 400;
   // Lists within lists, in the input and in what the template builds.
   int32_t value_depth_max = 200;
-  // One for an operation, plus one for every 16 bytes or list element it produces.
+  // One for an operation, plus one for every 16 bytes or list element it reads or produces. The
+  // text of a list or dict counts one for every 4 bytes.
   int64_t steps_max = 20'000'000;
   // The longest rendering, and the longest string that a template may build.
   int64_t output_bytes_max = int64_t{64} << 20;

@@ -108,6 +108,7 @@ absl::StatusOr<Value> Evaluator::EvaluateLiteral(const Expression& node, const S
   Dict dict;
   for (size_t i = 0; i < items.size(); i += 2) {
     if (!IsHashable(items[i])) return Expected("dict", "a string, number or none as key", items[i]);
+    RETURN_IF_ERROR(Charge(items[i].Size()));
     dict.Set(items[i], items[i + 1]);
   }
   return Value(std::move(dict));
@@ -155,6 +156,7 @@ absl::StatusOr<Value> Evaluator::EvaluateItem(const Expression& node, const Scop
   ASSIGN_OR_RETURN(const Value object, Evaluate(*node.children[0], scope));
   ASSIGN_OR_RETURN(const Value key, Evaluate(*node.children[1], scope));
   if (object.is_text()) RETURN_IF_ERROR(Charge(object.Size()));
+  if (key.is_text()) RETURN_IF_ERROR(Charge(key.Size()));
   return GetItem(object, key);
 }
 
@@ -178,9 +180,7 @@ absl::StatusOr<Value> Evaluator::EvaluateFilter(const Expression& node, const Sc
   }
   if (node.filter == nullptr) return UnknownNameError("filter", node);
   ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(node.arguments, scope));
-  const bool has_items = input.is_list() || input.is_dict();
-  if (node.filter->reads_items || !has_items) RETURN_IF_ERROR(Charge(input.Size()));
-  return node.filter->apply(*this, input, arguments);
+  return Apply(*this, *node.filter, input, arguments);
 }
 
 absl::StatusOr<Value> Evaluator::EvaluateTest(const Expression& node, const ScopePtr& scope) {
@@ -212,6 +212,7 @@ absl::StatusOr<Arguments> Evaluator::EvaluateArguments(const CallArguments& argu
     if (!more.is_dict()) return Expected("call", "a dict after **", more);
     for (const auto& [key, value] : more.dict().entries) {
       if (!key.is_text()) return Expected("call", "strings as keys after **", key);
+      RETURN_IF_ERROR(Charge(1 + key.Size()));
       result.named.emplace_back(key.text(), value);
     }
   }

@@ -303,10 +303,12 @@ absl::StatusOr<Value> Evaluator::Call(const Value& callable, const Arguments& ar
     case Callable::Kind::kMacro:
       return CallMacro(target, arguments);
     case Callable::Kind::kGlobal:
+      RETURN_IF_ERROR(ChargeTexts(*this, arguments));
       return FindGlobal(target.name)->apply(*this, arguments);
     case Callable::Kind::kMethod:
       break;
   }
+  RETURN_IF_ERROR(ChargeTexts(*this, arguments));
   RETURN_IF_ERROR(Charge(target.self->Size()));
   return FindMethod(*target.self, target.name)->apply(*this, *target.self, arguments);
 }

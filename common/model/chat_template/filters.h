@@ -5,10 +5,14 @@
 // Errors: kInvalidArgument without a line; the evaluator adds it.
 #pragma once
 
+#include <string>
+
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/model/chat_template/runtime.h"
+#include "common/model/chat_template/text.h"
 #include "common/model/chat_template/value.h"
 
 namespace tandem::model::chat_template {
@@ -54,10 +58,20 @@ absl::Span<const Filter> SequenceFilters();
 absl::Span<const Filter> SelectionFilters();
 absl::Span<const Filter> ValueFilters();
 
+// Calls the filter, whose input and arguments count as steps: those that it may read.
+absl::StatusOr<Value> Apply(Runtime& runtime, const Filter& filter, const Value& input,
+                            const Arguments& arguments);
+// Counts the texts among the arguments as steps: a function may copy or walk them.
+absl::Status ChargeTexts(Runtime& runtime, const Arguments& arguments);
+// str(value). A text that it makes counts as steps; one that `value` is has been counted.
+absl::StatusOr<std::string> TextOf(Runtime& runtime, const Value& value);
 // `value` with its case folded if it is a text: the sort key of case-insensitive filters.
-Value IgnoreCase(const Value& value);
+absl::StatusOr<Value> IgnoreCase(Runtime& runtime, const Value& value);
+// str.strip with `characters`, all of which may be compared with each character of `text`.
+absl::StatusOr<Value> StripCharacters(Runtime& runtime, const std::string& text,
+                                      const StripOptions& options);
 // The part of `item` that the path `attribute` ("a.b", "0" or an integer) names.
-absl::StatusOr<Value> AttributePath(const Value& item, const Value& attribute);
+absl::StatusOr<Value> AttributePath(Runtime& runtime, const Value& item, const Value& attribute);
 // str.replace; `count` < 0 means all.
 struct Replacement {
   std::string from;

@@ -56,7 +56,7 @@ Result SelectItems(Runtime& runtime, const Value& input, const Arguments& argume
   for (const Value& item : items) {
     Value tested = item;
     if (selection.by_attribute) {
-      ASSIGN_OR_RETURN(tested, AttributePath(item, arguments.positional[0]));
+      ASSIGN_OR_RETURN(tested, AttributePath(runtime, item, arguments.positional[0]));
     }
     ASSIGN_OR_RETURN(const bool passes, test.Passes(runtime, tested));
     if (passes == selection.keep) kept.push_back(item);
@@ -82,7 +82,7 @@ Result MapAttribute(Runtime& runtime, const Value& input, const Arguments& argum
   ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(runtime, input));
   std::vector<Value> mapped;
   for (const Value& item : items) {
-    ASSIGN_OR_RETURN(Value value, AttributePath(item, *bound.Get(0)));
+    ASSIGN_OR_RETURN(Value value, AttributePath(runtime, item, *bound.Get(0)));
     if (value.is_undefined() && bound.Get(1) != nullptr) value = *bound.Get(1);
     mapped.push_back(std::move(value));
   }
@@ -108,7 +108,7 @@ Result Map(Runtime& runtime, const Value& input, const Arguments& arguments) {
   ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(runtime, input));
   std::vector<Value> mapped;
   for (const Value& item : items) {
-    ASSIGN_OR_RETURN(Value value, filter->apply(runtime, item, rest));
+    ASSIGN_OR_RETURN(Value value, Apply(runtime, *filter, item, rest));
     RETURN_IF_ERROR(runtime.Charge(1 + value.Size()));
     mapped.push_back(std::move(value));
   }

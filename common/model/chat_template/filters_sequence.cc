@@ -38,14 +38,17 @@ Result LengthFilter(Runtime& runtime, const Value& input, const Arguments&) {
 
 Result Join(Runtime& runtime, const Value& input, const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Make("join", arguments, {"d", "attribute"}));
-  const std::string separator = bound.Get(0) == nullptr ? "" : bound.Get(0)->Str();
+  std::string separator;
+  if (bound.Get(0) != nullptr) {
+    ASSIGN_OR_RETURN(separator, TextOf(runtime, *bound.Get(0)));
+  }
   ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(runtime, input));
   const bool has_attribute = bound.Get(1) != nullptr && !bound.Get(1)->is_none();
   std::string out;
   for (size_t i = 0; i < items.size(); ++i) {
     Value item = items[i];
     if (has_attribute) {
-      ASSIGN_OR_RETURN(item, AttributePath(item, *bound.Get(1)));
+      ASSIGN_OR_RETURN(item, AttributePath(runtime, item, *bound.Get(1)));
     }
     if (i > 0) out += separator;
     out += item.Str();
@@ -73,12 +76,13 @@ struct KeyOptions {
   const Value* attribute = nullptr;  // may be None
   bool case_sensitive = false;
 };
-Result KeyOf(const Value& item, const KeyOptions& options) {
+Result KeyOf(Runtime& runtime, const Value& item, const KeyOptions& options) {
   Value key = item;
   if (options.attribute != nullptr && !options.attribute->is_none()) {
-    ASSIGN_OR_RETURN(key, AttributePath(item, *options.attribute));
+    ASSIGN_OR_RETURN(key, AttributePath(runtime, item, *options.attribute));
   }
-  return options.case_sensitive ? key : IgnoreCase(key);
+  if (options.case_sensitive) return key;
+  return IgnoreCase(runtime, key);
 }
 
 // Sorts `items` by `keys`, stably; a comparison that fails ends it with its error.
@@ -114,13 +118,13 @@ Result Sort(Runtime& runtime, const Value& input, const Arguments& arguments) {
         attribute->text().find(',') != std::string::npos) {
       for (absl::string_view path : absl::StrSplit(attribute->text(), ',')) {
         const Value part(path);
-        ASSIGN_OR_RETURN(Value key, KeyOf(item, {&part, options.case_sensitive}));
+        ASSIGN_OR_RETURN(Value key, KeyOf(runtime, item, {&part, options.case_sensitive}));
         parts.push_back(std::move(key));
       }
       keys.push_back(Value::MakeList(std::move(parts)));
       continue;
     }
-    ASSIGN_OR_RETURN(Value key, KeyOf(item, options));
+    ASSIGN_OR_RETURN(Value key, KeyOf(runtime, item, options));
     keys.push_back(std::move(key));
   }
   ASSIGN_OR_RETURN(std::vector<Value> sorted, SortBy(runtime, items, keys, bound.Flag(0, false)));
@@ -134,8 +138,9 @@ Result Unique(Runtime& runtime, const Value& input, const Arguments& arguments) 
   absl::flat_hash_set<std::string> seen;
   std::vector<Value> kept;
   for (const Value& item : items) {
-    ASSIGN_OR_RETURN(const Value key, KeyOf(item, {bound.Get(1), bound.Flag(0, false)}));
+    ASSIGN_OR_RETURN(const Value key, KeyOf(runtime, item, {bound.Get(1), bound.Flag(0, false)}));
     if (!IsHashable(key)) return Expected("unique", "hashable items", key);
+    RETURN_IF_ERROR(runtime.Charge(key.Size()));
     if (seen.insert(KeyText(key)).second) kept.push_back(item);
   }
   return Value::MakeGenerator(std::move(kept));
@@ -167,7 +172,9 @@ Result DictSort(Runtime& runtime, const Value& input, const Arguments& arguments
   std::vector<Value> keys;
   for (const Value& pair : pairs) {
     const Value& part = pair.list().items[by == "key" ? 0 : 1];
-    keys.push_back(bound.Flag(0, false) ? part : IgnoreCase(part));
+    keys.push_back(part);
+    if (bound.Flag(0, false)) continue;
+    ASSIGN_OR_RETURN(keys.back(), IgnoreCase(runtime, part));
   }
   ASSIGN_OR_RETURN(std::vector<Value> sorted, SortBy(runtime, pairs, keys, bound.Flag(2, false)));
   return Value::MakeList(std::move(sorted));
@@ -180,9 +187,9 @@ Result Extreme(Runtime& runtime, const Value& input, const Arguments& arguments,
   if (items.empty()) return Value::MakeUndefined("the sequence is empty");
   const KeyOptions options = {bound.Get(1), bound.Flag(0, false)};
   size_t best = 0;
-  ASSIGN_OR_RETURN(Value best_key, KeyOf(items[0], options));
+  ASSIGN_OR_RETURN(Value best_key, KeyOf(runtime, items[0], options));
   for (size_t i = 1; i < items.size(); ++i) {
-    ASSIGN_OR_RETURN(Value key, KeyOf(items[i], options));
+    ASSIGN_OR_RETURN(Value key, KeyOf(runtime, items[i], options));
     ASSIGN_OR_RETURN(const bool better,
                      largest ? LessThan(runtime, best_key, key) : LessThan(runtime, key, best_key));
     if (!better) continue;
@@ -205,7 +212,7 @@ Result Sum(Runtime& runtime, const Value& input, const Arguments& arguments) {
   for (const Value& item : items) {
     Value part = item;
     if (bound.Get(0) != nullptr && !bound.Get(0)->is_none()) {
-      ASSIGN_OR_RETURN(part, AttributePath(item, *bound.Get(0)));
+      ASSIGN_OR_RETURN(part, AttributePath(runtime, item, *bound.Get(0)));
     }
     ASSIGN_OR_RETURN(total, Arithmetic(runtime, "+", total, part));
     RETURN_IF_ERROR(runtime.Charge(total.Size()));
@@ -235,6 +242,28 @@ Result Batch(Runtime& runtime, const Value& input, const Arguments& arguments) {
   return Value::MakeGenerator(std::move(batches));
 }
 
+// Cuts the items into as many lists as asked for, the first ones an item longer if need be.
+Result Slice(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const Bound bound, Bound::Make("slice", arguments, {"slices", "fill_with"}));
+  RETURN_IF_ERROR(bound.Required(0).status());
+  ASSIGN_OR_RETURN(const int64_t slices, bound.Int(0, 0));
+  if (slices < 1) return absl::InvalidArgumentError("slice: expected at least 1 slice");
+  ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(runtime, input));
+  RETURN_IF_ERROR(runtime.Charge(slices));
+  const auto length = static_cast<int64_t>(items.size()) / slices;
+  const auto longer = static_cast<int64_t>(items.size()) % slices;
+  const bool fills = bound.Get(1) != nullptr && !bound.Get(1)->is_none();
+  std::vector<Value> lists;
+  auto next = items.begin();
+  for (int64_t i = 0; i < slices; ++i) {
+    std::vector<Value> list(next, next + length + (i < longer ? 1 : 0));
+    next += static_cast<int64_t>(list.size());
+    if (fills && i >= longer) list.push_back(*bound.Get(1));
+    lists.push_back(Value::MakeList(std::move(list)));
+  }
+  return Value::MakeGenerator(std::move(lists));
+}
+
 constexpr Filter kSequenceFilters[] = {
     {"first", First},
     {"last", Last},
@@ -251,23 +280,55 @@ constexpr Filter kSequenceFilters[] = {
     {"max", Max},
     {"sum", Sum},
     {"batch", Batch},
+    {"slice", Slice},
 };
 
 }  // namespace
 
 absl::Span<const Filter> SequenceFilters() { return kSequenceFilters; }
 
-Value IgnoreCase(const Value& value) {
-  return value.is_text() ? Value(Lower(value.text())) : value;
+absl::StatusOr<Value> Apply(Runtime& runtime, const Filter& filter, const Value& input,
+                            const Arguments& arguments) {
+  const bool has_items = input.is_list() || input.is_dict();
+  if (filter.reads_items || !has_items) RETURN_IF_ERROR(runtime.Charge(input.Size()));
+  RETURN_IF_ERROR(ChargeTexts(runtime, arguments));
+  return filter.apply(runtime, input, arguments);
 }
 
-absl::StatusOr<Value> AttributePath(const Value& item, const Value& attribute) {
+absl::Status ChargeTexts(Runtime& runtime, const Arguments& arguments) {
+  for (const Value& value : arguments.positional) {
+    if (value.is_text()) RETURN_IF_ERROR(runtime.Charge(value.Size()));
+  }
+  for (const auto& [name, value] : arguments.named) {
+    if (value.is_text()) RETURN_IF_ERROR(runtime.Charge(value.Size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> TextOf(Runtime& runtime, const Value& value) {
+  std::string text = value.Str();
+  // Takes longer than to read as much.
+  if (!value.is_text()) RETURN_IF_ERROR(runtime.Charge(static_cast<int64_t>(text.size()) / 4));
+  return text;
+}
+
+absl::StatusOr<Value> IgnoreCase(Runtime& runtime, const Value& value) {
+  if (!value.is_text()) return value;
+  RETURN_IF_ERROR(runtime.Charge(value.Size()));
+  return Value(Lower(value.text()));
+}
+
+absl::StatusOr<Value> AttributePath(Runtime& runtime, const Value& item, const Value& attribute) {
+  if (item.is_text()) RETURN_IF_ERROR(runtime.Charge(item.Size()));
   if (!attribute.is_text()) return GetItem(item, attribute);
+  RETURN_IF_ERROR(runtime.Charge(attribute.Size()));
   Value value = item;
   for (const absl::string_view part : absl::StrSplit(attribute.text(), '.')) {
+    RETURN_IF_ERROR(runtime.Charge(1));
     int64_t index;
     const bool numeric = part.find_first_not_of("0123456789") == absl::string_view::npos;
     if (numeric && absl::SimpleAtoi(part, &index)) {
+      if (value.is_text()) RETURN_IF_ERROR(runtime.Charge(value.Size()));
       ASSIGN_OR_RETURN(value, GetItem(value, Value::MakeInteger(index)));
     } else {
       ASSIGN_OR_RETURN(value, GetItem(value, Value(part)));

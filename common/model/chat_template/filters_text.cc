@@ -1,8 +1,11 @@
 // Implements TextFilters (common/model/chat_template/filters.h): filters that read their input as
 // text.
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/filters.h"
@@ -14,25 +17,30 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-Result Trim(Runtime&, const Value& input, const Arguments& arguments) {
+Result Trim(Runtime& runtime, const Value& input, const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Make("trim", arguments, {"chars"}));
   const Value* chars = bound.Get(0);
-  if (chars == nullptr || chars->is_none()) return Value(Strip(input.Str(), {}));
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
+  if (chars == nullptr || chars->is_none()) return Value(Strip(text, {}));
   if (!chars->is_text()) return Expected("trim", "a string of characters", *chars);
-  return Value(Strip(input.Str(), {.characters = &chars->text()}));
+  return StripCharacters(runtime, text, {.characters = &chars->text()});
 }
 
-Result UpperFilter(Runtime&, const Value& input, const Arguments&) {
-  return Value(Upper(input.Str()));
+Result UpperFilter(Runtime& runtime, const Value& input, const Arguments&) {
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
+  return Value(Upper(text));
 }
-Result LowerFilter(Runtime&, const Value& input, const Arguments&) {
-  return Value(Lower(input.Str()));
+Result LowerFilter(Runtime& runtime, const Value& input, const Arguments&) {
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
+  return Value(Lower(text));
 }
-Result TitleFilter(Runtime&, const Value& input, const Arguments&) {
-  return Value(JinjaTitle(input.Str()));
+Result TitleFilter(Runtime& runtime, const Value& input, const Arguments&) {
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
+  return Value(JinjaTitle(text));
 }
-Result CapitalizeFilter(Runtime&, const Value& input, const Arguments&) {
-  return Value(Capitalize(input.Str()));
+Result CapitalizeFilter(Runtime& runtime, const Value& input, const Arguments&) {
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
+  return Value(Capitalize(text));
 }
 
 Result Replace(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -43,7 +51,10 @@ Result Replace(Runtime& runtime, const Value& input, const Arguments& arguments)
   if (bound.Get(2) != nullptr && !bound.Get(2)->is_none()) {
     ASSIGN_OR_RETURN(count, bound.Int(2, -1));
   }
-  return ReplaceText(runtime, input.Str(), {from.Str(), to.Str(), count});
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
+  ASSIGN_OR_RETURN(std::string old_text, TextOf(runtime, from));
+  ASSIGN_OR_RETURN(std::string new_text, TextOf(runtime, to));
+  return ReplaceText(runtime, text, {std::move(old_text), std::move(new_text), count});
 }
 
 Result Indent(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -76,7 +87,7 @@ Result Center(Runtime& runtime, const Value& input, const Arguments& arguments) 
   ASSIGN_OR_RETURN(const Bound bound, Bound::Make("center", arguments, {"width"}));
   ASSIGN_OR_RETURN(const int64_t width, bound.Int(0, 80));
   RETURN_IF_ERROR(runtime.CheckBytes(width));
-  const std::string text = input.Str();
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
   const int64_t missing = width - CodePointCount(text);
   if (missing <= 0) return Value(text);
   // Put the odd space on the side where CPython puts it.
@@ -86,7 +97,7 @@ Result Center(Runtime& runtime, const Value& input, const Arguments& arguments) 
 }
 
 Result Escape(Runtime& runtime, const Value& input, const Arguments&) {
-  const std::string text = input.Str();
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
   RETURN_IF_ERROR(runtime.CheckBytes(static_cast<int64_t>(text.size()) * 5));
   return Value(absl::StrReplaceAll(
       text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}}));
@@ -102,7 +113,8 @@ Result Format(Runtime& runtime, const Value& input, const Arguments& arguments) 
     for (const auto& [name, value] : arguments.named) dict.Set(Value(name), value);
     values = Value(std::move(dict));
   }
-  ASSIGN_OR_RETURN(std::string text, PercentFormat(runtime, input.Str(), values));
+  ASSIGN_OR_RETURN(const std::string format, TextOf(runtime, input));
+  ASSIGN_OR_RETURN(std::string text, PercentFormat(runtime, format, values));
   return Value(std::move(text));
 }
 
@@ -113,36 +125,83 @@ Result Truncate(Runtime&, const Value& input, const Arguments& arguments) {
   ASSIGN_OR_RETURN(const int64_t length, bound.Int(0, 255));
   ASSIGN_OR_RETURN(const std::string end, bound.Text(2, "..."));
   ASSIGN_OR_RETURN(const int64_t leeway, bound.Int(3, 5));
-  const auto points = CodePoints(input.text());
+  const int64_t points = CodePointCount(input.text());
   const int64_t end_length = CodePointCount(end);
   if (length < end_length || leeway < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("truncate: expected a length of at least ", end_length, " and a leeway >= 0"));
   }
-  if (static_cast<int64_t>(points.size()) <= length + leeway) return input;
-  const auto kept = static_cast<size_t>(length - end_length);
-  std::string text;
-  for (size_t i = 0; i < kept; ++i) absl::StrAppend(&text, points[i]);
+  if (points <= length + leeway) return input;
+  std::string text = input.text().substr(0, BytesOfCodePoints(input.text(), length - end_length));
   if (!bound.Flag(1, false)) text.resize(std::min(text.rfind(' '), text.size()));
   return Value(text + end);
 }
 
-Result WordCount(Runtime&, const Value& input, const Arguments&) {
+Result WordCount(Runtime& runtime, const Value& input, const Arguments&) {
   int64_t count = 0;
   bool in_word = false;
-  const std::string text = input.Str();
-  for (const absl::string_view point : CodePoints(text)) {
-    const bool space = IsSpace(DecodeCodePoint(point));
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
+  for (absl::string_view rest = text; !rest.empty(); rest.remove_prefix(CodePointBytes(rest))) {
+    const bool space = IsSpace(DecodeCodePoint(rest));
     if (!space && !in_word) ++count;
     in_word = !space;
   }
   return Value::MakeInteger(count);
 }
 
-Result StringFilter(Runtime&, const Value& input, const Arguments&) { return Value(input.Str()); }
+// Percent-encodes the bytes of `text` that are not unreserved. In a query a slash is encoded, and a
+// space becomes "+".
+void AppendUrlEncoded(absl::string_view text, bool in_query, std::string* out) {
+  for (const char c : text) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+        absl::string_view("_.-~").find(c) != absl::string_view::npos || (c == '/' && !in_query)) {
+      out->push_back(c);
+    } else if (c == ' ' && in_query) {
+      out->push_back('+');
+    } else {
+      absl::StrAppendFormat(out, "%%%02X", static_cast<uint8_t>(c));
+    }
+  }
+}
+
+// A text, or the parts of a query: a dict or pairs.
+Result UrlEncode(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  RETURN_IF_ERROR(Bound::Make("urlencode", arguments, {}).status());
+  std::string out;
+  if (!input.is_dict() && !input.is_list() && !input.is_undefined()) {
+    ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
+    RETURN_IF_ERROR(runtime.CheckBytes(3 * static_cast<int64_t>(text.size())));
+    AppendUrlEncoded(text, false, &out);
+    return Value(std::move(out));
+  }
+  std::vector<std::vector<Value>> pairs;
+  if (input.is_dict()) {
+    for (const auto& [key, value] : input.dict().entries) pairs.push_back({key, value});
+  } else {
+    ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(runtime, input));
+    for (const Value& item : items) {
+      ASSIGN_OR_RETURN(pairs.emplace_back(), Iterate(runtime, item));
+      if (pairs.back().size() != 2) return Expected("urlencode", "pairs", item);
+    }
+  }
+  for (size_t i = 0; i < 2 * pairs.size(); ++i) {
+    ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, pairs[i / 2][i % 2]));
+    RETURN_IF_ERROR(runtime.CheckBytes(static_cast<int64_t>(out.size() + 3 * text.size() + 1)));
+    if (i > 0) out.push_back(i % 2 == 0 ? '&' : '=');
+    AppendUrlEncoded(text, true, &out);
+  }
+  return Value(std::move(out));
+}
+
+Result StringFilter(Runtime& runtime, const Value& input, const Arguments&) {
+  ASSIGN_OR_RETURN(std::string text, TextOf(runtime, input));
+  return Value(std::move(text));
+}
 
 // The evaluator escapes nothing on output, so "safe" returns its input.
-Result Safe(Runtime&, const Value& input, const Arguments&) { return Value(input.Str()); }
+Result Safe(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  return StringFilter(runtime, input, arguments);
+}
 
 constexpr Filter kTextFilters[] = {
     {"trim", Trim},
@@ -160,11 +219,19 @@ constexpr Filter kTextFilters[] = {
     {"wordcount", WordCount},
     {"string", StringFilter},
     {"safe", Safe},
+    {"urlencode", UrlEncode},
 };
 
 }  // namespace
 
 absl::Span<const Filter> TextFilters() { return kTextFilters; }
+
+absl::StatusOr<Value> StripCharacters(Runtime& runtime, const std::string& text,
+                                      const StripOptions& options) {
+  RETURN_IF_ERROR(
+      runtime.Charge(static_cast<int64_t>(text.size() / 64 * options.characters->size())));
+  return Value(Strip(text, options));
+}
 
 absl::StatusOr<Value> ReplaceText(Runtime& runtime, const std::string& text,
                                   const Replacement& replacement) {

@@ -159,9 +159,20 @@ Result ToJsonFilter(Runtime& runtime, const Value& input, const Arguments& argum
   return Value(std::move(text));
 }
 
+// An attribute that the value has itself: no member of a dict.
+Result Attr(Runtime&, const Value& input, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const Bound bound, Bound::Make("attr", arguments, {"name"}));
+  ASSIGN_OR_RETURN(const Value name, bound.Required(0));
+  if (!name.is_text()) return Expected("attr", "a string", name);
+  if (input.is_dict() && FindMethod(input, name.text()) == nullptr) {
+    return Value::MakeUndefined(absl::StrCat("'dict object' has no attribute '", name.text(), "'"));
+  }
+  return GetAttribute(input, name.text());
+}
+
 constexpr Filter kValueFilters[] = {
-    {"default", Default}, {"d", Default},           {"int", Int}, {"float", Float}, {"abs", Abs},
-    {"round", Round},     {"tojson", ToJsonFilter},
+    {"default", Default}, {"d", Default},           {"int", Int},   {"float", Float}, {"abs", Abs},
+    {"round", Round},     {"tojson", ToJsonFilter}, {"attr", Attr},
 };
 
 }  // namespace

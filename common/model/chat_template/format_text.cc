@@ -59,20 +59,18 @@ absl::StatusOr<Conversion> TakeConversion(absl::string_view* text) {
   return result;
 }
 
-absl::StatusOr<std::string> Convert(const Conversion& conversion, const Value& value) {
+absl::StatusOr<std::string> Convert(Runtime& runtime, const Conversion& conversion,
+                                    const Value& value) {
   std::string text;
   const int precision = conversion.precision < 0 ? 6 : conversion.precision;
   switch (conversion.type) {
     case 's':
     case 'r': {
       text = conversion.type == 's' ? value.Str() : value.Repr();
-      if (conversion.precision >= 0) {
-        const auto points = CodePoints(text);
-        const auto kept = static_cast<size_t>(conversion.precision);
-        if (points.size() > kept) {
-          text.resize(static_cast<size_t>(points[kept].data() - text.data()));
-        }
-      }
+      // Also what the precision leaves out.
+      RETURN_IF_ERROR(runtime.Charge(static_cast<int64_t>(text.size()) /
+                                     (conversion.type == 's' && value.is_text() ? 16 : 4)));
+      if (conversion.precision >= 0) text.resize(BytesOfCodePoints(text, conversion.precision));
       return text;
     }
     case 'd':
@@ -121,6 +119,7 @@ absl::StatusOr<std::string> PercentFormat(Runtime& runtime, absl::string_view fo
   const bool is_tuple = arguments.is_list() && arguments.list().is_tuple;
   const std::vector<Value> values =
       is_tuple ? arguments.list().items : std::vector<Value>{arguments};
+  RETURN_IF_ERROR(runtime.Charge(static_cast<int64_t>(format.size() / 16 + values.size())));
   size_t used = 0;
   bool named = false;
   std::string out;
@@ -154,7 +153,8 @@ absl::StatusOr<std::string> PercentFormat(Runtime& runtime, absl::string_view fo
       if (used >= values.size()) return absl::InvalidArgumentError("format: too few arguments");
       value = &values[used++];
     }
-    ASSIGN_OR_RETURN(std::string text, Convert(conversion, *value));
+    RETURN_IF_ERROR(runtime.Charge(1));
+    ASSIGN_OR_RETURN(std::string text, Convert(runtime, conversion, *value));
     out += Pad(std::move(text), conversion);
     RETURN_IF_ERROR(runtime.CheckBytes(static_cast<int64_t>(out.size())));
   }

@@ -41,6 +41,9 @@ absl::StatusOr<Dict> BuildDict(Runtime& runtime, const Arguments& arguments,
   if (!arguments.positional.empty()) {
     const Value& source = arguments.positional[0];
     if (source.is_dict()) {
+      for (const auto& [key, value] : source.dict().entries) {
+        RETURN_IF_ERROR(runtime.Charge(1 + key.Size()));
+      }
       dict = source.dict();
     } else {
       ASSIGN_OR_RETURN(const std::vector<Value> pairs, Iterate(runtime, source));
@@ -49,6 +52,7 @@ absl::StatusOr<Dict> BuildDict(Runtime& runtime, const Arguments& arguments,
         if (parts.size() != 2 || !IsHashable(parts[0])) {
           return Expected(function, "pairs of a hashable key and a value", pair);
         }
+        RETURN_IF_ERROR(runtime.Charge(parts[0].Size()));
         dict.Set(parts[0], parts[1]);
       }
     }

@@ -14,23 +14,25 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-Result StripSides(const Value& self, const Arguments& arguments, StripOptions options) {
+Result StripSides(Runtime& runtime, const Value& self, const Arguments& arguments,
+                  StripOptions options) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Make("strip", arguments, {"chars"}));
   const Value* const chars = bound.Get(0);
   if (chars != nullptr && !chars->is_none()) {
     if (!chars->is_text()) return Expected("strip", "a string of characters", *chars);
     options.characters = &chars->text();
+    return StripCharacters(runtime, self.text(), options);
   }
   return Value(Strip(self.text(), options));
 }
-Result StripMethod(Runtime&, const Value& self, const Arguments& arguments) {
-  return StripSides(self, arguments, {});
+Result StripMethod(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return StripSides(runtime, self, arguments, {});
 }
-Result StripLeft(Runtime&, const Value& self, const Arguments& arguments) {
-  return StripSides(self, arguments, {.right = false});
+Result StripLeft(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return StripSides(runtime, self, arguments, {.right = false});
 }
-Result StripRight(Runtime&, const Value& self, const Arguments& arguments) {
-  return StripSides(self, arguments, {.left = false});
+Result StripRight(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return StripSides(runtime, self, arguments, {.left = false});
 }
 
 Result UpperMethod(Runtime&, const Value& self, const Arguments&) {
@@ -240,8 +242,9 @@ Result IndexMethod(Runtime& runtime, const Value& self, const Arguments& argumen
 
 // Whether the text is not empty and every code point satisfies `predicate`.
 Result AllPoints(const Value& self, bool (*predicate)(char32_t)) {
-  for (const absl::string_view point : CodePoints(self.text())) {
-    if (!predicate(DecodeCodePoint(point))) return Value(false);
+  for (absl::string_view rest = self.text(); !rest.empty();
+       rest.remove_prefix(CodePointBytes(rest))) {
+    if (!predicate(DecodeCodePoint(rest))) return Value(false);
   }
   return Value(!self.text().empty());
 }
@@ -249,7 +252,105 @@ Result IsSpaceMethod(Runtime&, const Value& self, const Arguments&) {
   return AllPoints(self, IsSpace);
 }
 Result IsDigitMethod(Runtime&, const Value& self, const Arguments&) {
-  return AllPoints(self, [](char32_t c) { return c >= '0' && c <= '9'; });
+  return AllPoints(self, HasDigitValue);
+}
+Result IsAlphaMethod(Runtime&, const Value& self, const Arguments&) {
+  return AllPoints(self, IsLetter);
+}
+Result IsAlnumMethod(Runtime&, const Value& self, const Arguments&) {
+  return AllPoints(self, [](char32_t c) { return IsLetter(c) || HasNumericValue(c); });
+}
+
+// Whether some code points have a case and none of these has another one.
+Result OneCase(const Value& self, bool (*has)(char32_t), bool (*has_other)(char32_t)) {
+  bool found = false;
+  for (absl::string_view rest = self.text(); !rest.empty();
+       rest.remove_prefix(CodePointBytes(rest))) {
+    const char32_t c = DecodeCodePoint(rest);
+    if (has_other(c) || IsTitlecase(c)) return Value(false);
+    found = found || has(c);
+  }
+  return Value(found);
+}
+Result IsLowerMethod(Runtime&, const Value& self, const Arguments&) {
+  return OneCase(self, IsLowercase, IsUppercase);
+}
+Result IsUpperMethod(Runtime&, const Value& self, const Arguments&) {
+  return OneCase(self, IsUppercase, IsLowercase);
+}
+
+// (before, separator, after), at the first or the last separator.
+Result PartitionAt(Runtime& runtime, const Value& self, const Arguments& arguments, bool last) {
+  ASSIGN_OR_RETURN(const Bound bound, Bound::Make("partition", arguments, {"sep"}));
+  ASSIGN_OR_RETURN(const Value separator, bound.Required(0));
+  if (!separator.is_text() || separator.text().empty()) {
+    return Expected("partition", "a string that is not empty", separator);
+  }
+  const std::string& text = self.text();
+  const std::string& mark = separator.text();
+  // The search for the last one may compare the separator at every byte.
+  if (last) RETURN_IF_ERROR(runtime.Charge(static_cast<int64_t>(text.size() / 64 * mark.size())));
+  const size_t at = last ? text.rfind(mark) : FindText(text, mark);
+  if (at == std::string::npos) {
+    return last ? Value::MakeTuple({Value(""), Value(""), self})
+                : Value::MakeTuple({self, Value(""), Value("")});
+  }
+  return Value::MakeTuple(
+      {Value(text.substr(0, at)), separator, Value(text.substr(at + mark.size()))});
+}
+Result PartitionMethod(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return PartitionAt(runtime, self, arguments, false);
+}
+Result PartitionRight(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return PartitionAt(runtime, self, arguments, true);
+}
+
+enum class Side { kLeft, kRight, kBoth };
+
+// The text with fill characters on the side given, up to a width.
+Result PadMethod(Runtime& runtime, const Value& self, const Arguments& arguments, Side side) {
+  ASSIGN_OR_RETURN(const Bound bound, Bound::Make("center", arguments, {"width", "fillchar"}));
+  RETURN_IF_ERROR(bound.Required(0).status());
+  ASSIGN_OR_RETURN(const int64_t width, bound.Int(0, 0));
+  ASSIGN_OR_RETURN(const std::string fill, bound.Text(1, " "));
+  if (CodePointCount(fill) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("center: expected one character to fill with, found ", CodePointCount(fill)));
+  }
+  const int64_t missing = width - CodePointCount(self.text());
+  if (missing <= 0) return self;
+  RETURN_IF_ERROR(runtime.CheckBytes(width * static_cast<int64_t>(fill.size())));
+  // The odd one is where CPython puts it.
+  const int64_t centered = missing / 2 + (missing & width & 1);
+  const int64_t left = side == Side::kLeft ? missing : side == Side::kRight ? 0 : centered;
+  std::string out;
+  for (int64_t i = 0; i < left; ++i) out += fill;
+  out += self.text();
+  for (int64_t i = left; i < missing; ++i) out += fill;
+  return Value(std::move(out));
+}
+Result CenterMethod(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return PadMethod(runtime, self, arguments, Side::kBoth);
+}
+Result JustifyLeft(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return PadMethod(runtime, self, arguments, Side::kRight);
+}
+Result JustifyRight(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return PadMethod(runtime, self, arguments, Side::kLeft);
+}
+
+// Zeros between a sign and the rest, up to a width.
+Result FillWithZeros(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const Bound bound, Bound::Make("zfill", arguments, {"width"}));
+  RETURN_IF_ERROR(bound.Required(0).status());
+  ASSIGN_OR_RETURN(const int64_t width, bound.Int(0, 0));
+  const int64_t missing = width - CodePointCount(self.text());
+  if (missing <= 0) return self;
+  RETURN_IF_ERROR(runtime.CheckBytes(width));
+  std::string out = self.text();
+  const bool is_signed = !out.empty() && (out[0] == '-' || out[0] == '+');
+  out.insert(is_signed ? 1 : 0, static_cast<size_t>(missing), '0');
+  return Value(std::move(out));
 }
 
 Result Keys(Runtime& runtime, const Value& self, const Arguments&) {
@@ -297,7 +398,12 @@ constexpr Method kTextMethods[] = {
     {"count", CountMethod},           {"upper", UpperMethod},
     {"lower", LowerMethod},           {"title", TitleMethod},
     {"capitalize", CapitalizeMethod}, {"isspace", IsSpaceMethod},
-    {"isdigit", IsDigitMethod},
+    {"isdigit", IsDigitMethod},       {"isalpha", IsAlphaMethod},
+    {"isalnum", IsAlnumMethod},       {"islower", IsLowerMethod},
+    {"isupper", IsUpperMethod},       {"partition", PartitionMethod},
+    {"rpartition", PartitionRight},   {"center", CenterMethod},
+    {"ljust", JustifyLeft},           {"rjust", JustifyRight},
+    {"zfill", FillWithZeros},
 };
 constexpr Method kListMethods[] = {{"index", IndexMethod}, {"count", CountMethod}, {"copy", Copy}};
 constexpr Method kLoopMethods[] = {{"cycle", Cycle}};

@@ -118,6 +118,7 @@ absl::StatusOr<bool> ListsEqual(Runtime& runtime, const List& left, const List& 
 absl::StatusOr<bool> DictsEqual(Runtime& runtime, const Dict& left, const Dict& right) {
   if (left.entries.size() != right.entries.size()) return false;
   for (const auto& [key, value] : left.entries) {
+    RETURN_IF_ERROR(runtime.Charge(key.Size()));
     const Value* const other = right.Find(key);
     if (other == nullptr) return false;
     ASSIGN_OR_RETURN(const bool same, Equals(runtime, value, *other));
@@ -217,6 +218,7 @@ absl::StatusOr<bool> ContainsItem(Runtime& runtime, const Value& container, cons
   }
   if (container.is_dict()) {
     if (!IsHashable(item)) return Expected("operator in", "a hashable key", item);
+    RETURN_IF_ERROR(runtime.Charge(item.Size()));
     return container.dict().Find(item) != nullptr;
   }
   if (container.is_undefined()) return false;

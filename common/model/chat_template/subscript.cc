@@ -54,9 +54,10 @@ Value ItemAt(const Value& object, Integer at) {
   int64_t index;
   if (object.is_text()) {
     // Code points are found by walking; invalid bytes count one each.
-    const std::vector<absl::string_view> points = CodePoints(object.text());
-    if (Resolve(at, static_cast<int64_t>(points.size()), &index)) {
-      return Value(points[static_cast<size_t>(index)]);
+    absl::string_view rest = object.text();
+    if (Resolve(at, CodePointCount(rest), &index)) {
+      rest.remove_prefix(BytesOfCodePoints(rest, index));
+      return Value(rest.substr(0, CodePointBytes(rest)));
     }
   } else if (Resolve(at, object.Size(), &index)) {
     return object.list().items[static_cast<size_t>(index)];
@@ -116,7 +117,9 @@ absl::StatusOr<Value> GetItem(const Value& object, const Value& key) {
     return Missing(object, key.text());
   }
   if (key.is_undefined()) return absl::InvalidArgumentError(key.undefined_reason());
-  return Missing(object, key.Str());
+  // The text of a list may be long.
+  const bool is_short = key.is_number() || key.is_none();
+  return Missing(object, is_short ? key.Str() : absl::StrCat("<", key.TypeName(), ">"));
 }
 
 absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const SliceBounds& bounds) {
@@ -129,15 +132,9 @@ absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const Slic
   }
   const Integer step = bounds.step.is_none() ? Integer{1} : bounds.step.integer();
   if (step == 0) return absl::InvalidArgumentError("slice: expected a step other than zero");
-  std::vector<absl::string_view> points;
-  if (object.is_text()) {
-    RETURN_IF_ERROR(runtime.Charge(static_cast<int64_t>(object.text().size())));
-    points = CodePoints(object.text());
-  } else {
-    RETURN_IF_ERROR(runtime.Charge(object.Size()));
-  }
-  const Integer length =
-      static_cast<Integer>(object.is_text() ? points.size() : object.list().items.size());
+  RETURN_IF_ERROR(runtime.Charge(object.is_text() ? static_cast<int64_t>(object.text().size())
+                                                  : object.Size()));
+  const Integer length = object.is_text() ? CodePointCount(object.text()) : object.Size();
   const Integer lowest = step > 0 ? 0 : -1;
   const Integer highest = step > 0 ? length : length - 1;
   const auto clamp = [&](const Value& bound, Integer otherwise) {
@@ -148,6 +145,14 @@ absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const Slic
   };
   const Integer start = clamp(bounds.start, step > 0 ? lowest : highest);
   const Integer stop = clamp(bounds.stop, step > 0 ? highest : lowest);
+  if (object.is_text() && step == 1) {
+    absl::string_view text = object.text();
+    text.remove_prefix(BytesOfCodePoints(text, static_cast<int64_t>(start)));
+    const auto count = static_cast<int64_t>(std::max(stop - start, Integer{0}));
+    return Value(text.substr(0, BytesOfCodePoints(text, count)));
+  }
+  std::vector<absl::string_view> points;
+  if (object.is_text()) points = CodePoints(object.text());
   // A longer step selects nothing more than a step just beyond the ends, which cannot overflow.
   const Integer stride = std::clamp(step, -length - 1, length + 1);
   std::string text;

@@ -88,12 +88,14 @@ Answer IsOdd(Runtime& runtime, const Value& input, const Arguments&) {
 }
 
 // str.islower and str.isupper: cased characters, all of one case.
-Answer IsLower(Runtime&, const Value& input, const Arguments&) {
-  const std::string text = input.Str();
+Answer IsLower(Runtime& runtime, const Value& input, const Arguments&) {
+  RETURN_IF_ERROR(runtime.Charge(input.Size()));
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
   return Lower(text) == text && Upper(text) != text;
 }
-Answer IsUpper(Runtime&, const Value& input, const Arguments&) {
-  const std::string text = input.Str();
+Answer IsUpper(Runtime& runtime, const Value& input, const Arguments&) {
+  RETURN_IF_ERROR(runtime.Charge(input.Size()));
+  ASSIGN_OR_RETURN(const std::string text, TextOf(runtime, input));
   return Upper(text) == text && Lower(text) != text;
 }
 

@@ -5,10 +5,12 @@
 #include <unicode/uchar.h>
 #include <unicode/unistr.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -91,6 +93,11 @@ bool Contains(absl::string_view characters, absl::string_view code_point) {
   return characters.find(code_point) != absl::string_view::npos;
 }
 
+bool IsAscii(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
 bool IsLineBreak(char32_t c) {
   return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 ||
          c == 0x2029;
@@ -132,6 +139,12 @@ int64_t CodePointCount(absl::string_view text) {
   return count;
 }
 
+size_t BytesOfCodePoints(absl::string_view text, int64_t count) {
+  size_t bytes = 0;
+  for (; count > 0 && bytes < text.size(); --count) bytes += CodePointBytes(text.substr(bytes));
+  return bytes;
+}
+
 std::vector<absl::string_view> CodePoints(absl::string_view text) {
   std::vector<absl::string_view> points;
   while (!text.empty()) {
@@ -146,6 +159,18 @@ bool IsSpace(char32_t c) {
   return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
          c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
+
+bool IsLetter(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_L_MASK) != 0; }
+bool HasDigitValue(char32_t c) {
+  const int32_t type = u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE);
+  return type == U_NT_DECIMAL || type == U_NT_DIGIT;
+}
+bool HasNumericValue(char32_t c) {
+  return u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE) != U_NT_NONE;
+}
+bool IsLowercase(char32_t c) { return u_isULowercase(static_cast<UChar32>(c)) != 0; }
+bool IsUppercase(char32_t c) { return u_isUUppercase(static_cast<UChar32>(c)) != 0; }
+bool IsTitlecase(char32_t c) { return u_istitle(static_cast<UChar32>(c)) != 0; }
 
 absl::string_view Strip(absl::string_view text, const StripOptions& options) {
   const auto strips = [&](absl::string_view point) {
@@ -166,9 +191,11 @@ absl::string_view Strip(absl::string_view text, const StripOptions& options) {
 }
 
 std::string Upper(absl::string_view text) {
+  if (IsAscii(text)) return absl::AsciiStrToUpper(text);
   return MapCase(text, [](icu::UnicodeString& piece) { piece.toUpper(icu::Locale::getRoot()); });
 }
 std::string Lower(absl::string_view text) {
+  if (IsAscii(text)) return absl::AsciiStrToLower(text);
   return MapCase(text, [](icu::UnicodeString& piece) { piece.toLower(icu::Locale::getRoot()); });
 }
 
@@ -181,7 +208,8 @@ std::string Capitalize(absl::string_view text) {
 std::string PythonTitle(absl::string_view text) {
   std::string out;
   bool in_word = false;
-  for (const absl::string_view point : CodePoints(text)) {
+  for (; !text.empty(); text.remove_prefix(CodePointBytes(text))) {
+    const absl::string_view point = text.substr(0, CodePointBytes(text));
     const auto c = static_cast<UChar32>(DecodeCodePoint(point));
     const bool invalid = point.size() == 1 && c >= 0x80;
     if (invalid) {
@@ -195,23 +223,25 @@ std::string PythonTitle(absl::string_view text) {
 }
 
 std::string JinjaTitle(absl::string_view text) {
+  const auto separates = [](absl::string_view point) {
+    return Contains("-({[<", point) || IsSpace(DecodeCodePoint(point));
+  };
   std::string out;
-  const auto points = CodePoints(text);
-  for (size_t i = 0; i < points.size();) {
-    const auto separates = [](absl::string_view point) {
-      return Contains("-({[<", point) || IsSpace(DecodeCodePoint(point));
-    };
-    size_t end = i;
-    while (end < points.size() && !separates(points[end])) ++end;
-    if (end == i) {
-      absl::StrAppend(&out, points[i++]);
+  while (!text.empty()) {
+    size_t end = 0;
+    while (end < text.size()) {
+      const absl::string_view point = text.substr(end, CodePointBytes(text.substr(end)));
+      if (separates(point)) break;
+      end += point.size();
+    }
+    const size_t first = CodePointBytes(text);
+    if (end == 0) {
+      absl::StrAppend(&out, text.substr(0, first));
+      text.remove_prefix(first);
       continue;
     }
-    absl::StrAppend(&out, Upper(points[i]));
-    const char* const rest = points[i].data() + points[i].size();
-    const char* const stop = points[end - 1].data() + points[end - 1].size();
-    absl::StrAppend(&out, Lower(absl::string_view(rest, static_cast<size_t>(stop - rest))));
-    i = end;
+    absl::StrAppend(&out, Upper(text.substr(0, first)), Lower(text.substr(first, end - first)));
+    text.remove_prefix(end);
   }
   return out;
 }
@@ -247,7 +277,8 @@ std::string ReprText(absl::string_view text) {
   const bool has_single = text.find('\'') != absl::string_view::npos;
   const char quote = has_single && text.find('"') == absl::string_view::npos ? '"' : '\'';
   std::string out(1, quote);
-  for (const absl::string_view point : CodePoints(text)) {
+  for (; !text.empty(); text.remove_prefix(CodePointBytes(text))) {
+    const absl::string_view point = text.substr(0, CodePointBytes(text));
     const char32_t c = DecodeCodePoint(point);
     if (c == static_cast<char32_t>(quote) || c == '\\') {
       out.push_back('\\');

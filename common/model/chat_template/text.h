@@ -20,11 +20,19 @@ char32_t DecodeCodePoint(absl::string_view text);
 void AppendCodePoint(char32_t code_point, std::string* out);
 
 int64_t CodePointCount(absl::string_view text);
+// The bytes of the first `count` code points, or of all if there are fewer.
+size_t BytesOfCodePoints(absl::string_view text, int64_t count);
 // Views into `text`, which must outlive them: a temporary is refused.
 std::vector<absl::string_view> CodePoints(absl::string_view text);
 std::vector<absl::string_view> CodePoints(std::string&& text) = delete;
 
-bool IsSpace(char32_t code_point);  // str.isspace's notion
+bool IsSpace(char32_t code_point);          // str.isspace's notion
+bool IsLetter(char32_t code_point);         // str.isalpha's
+bool HasDigitValue(char32_t code_point);    // str.isdigit's
+bool HasNumericValue(char32_t code_point);  // str.isnumeric's
+bool IsLowercase(char32_t code_point);
+bool IsUppercase(char32_t code_point);
+bool IsTitlecase(char32_t code_point);
 // Removes white space (str.strip()) or any code point in `characters` from the ends chosen.
 struct StripOptions {
   bool left = true;

@@ -319,6 +319,59 @@ s.upper()
 '-'.join([1])
 '12'.isdigit()
 ''.isdigit()
+'²٣'.isdigit()
+'1½'.isdigit()
+'abc'.isalpha()
+'é漢'.isalpha()
+'ab1'.isalpha()
+''.isalpha()
+'ab1½'.isalnum()
+'a b'.isalnum()
+'ab1'.islower()
+'aB'.islower()
+'12'.islower()
+'aǅ'.islower()
+'ª'.islower()
+'AB1'.isupper()
+'Aǅ'.isupper()
+''.isupper()
+'42'.zfill(5)
+'-42'.zfill(5)
+'+'.zfill(3)
+''.zfill(2)
+'é'.zfill(3)
+'long'.zfill(2)
+'1'.zfill()
+'a-b-c'.partition('-')
+'abc'.partition('-')
+'a-b-c'.rpartition('-')
+'abc'.rpartition('-')
+'abc'.partition('')
+'ab'.center(5) ~ '|'
+'abc'.center(6) ~ '|'
+'ab'.center(7, 'é')
+'ab'.center(1)
+'ab'.center(4, 'xy')
+'ab'.ljust(4) ~ '|'
+'ab'.rjust(4, '*')
+d | attr('a')
+d | attr('a') is defined
+d | attr('items') is defined
+'a' | attr('upper') is defined
+'a' | attr('__class__') is defined
+[1, 2, 3, 4, 5, 6, 7] | slice(3) | list
+[1, 2, 3, 4, 5, 6, 7] | slice(3, 'x') | list
+[1] | slice(3, 0) | list
+[1] | slice(0) | list
+'a b/ä&~' | urlencode
+{'a b': 'c/d', 'e': 1} | urlencode
+[('a', 'ä b'), (1, 2)] | urlencode
+5 | urlencode
+nosuch | urlencode
+[1] | urlencode
+'abcdef'[1:3] ~ 'häß'[1:] ~ 'häß'[:-1] ~ 'häß'[2:1] ~ 'häß'[-2:9]
+'häß'[-1] ~ 'häß'[1] ~ 'häß'[3]
+'hello wORLD (a-b' | title
 'abc'.removeprefix('a').removesuffix('c')
 'abc'.nosuch
 'abc'.nosuch()

@@ -48,6 +48,66 @@ TEST(ChatTemplateLimits, WorkIsBounded) {
   }
 }
 
+// Each round or item reads a long text or makes one, in few operations.
+TEST(ChatTemplateLimits, TextsThatAreReadCount) {
+  TemplateLimits limits;
+  limits.steps_max = 1'000'000;
+  const auto expect_refused = [&](const std::string& body) {
+    const std::string source = absl::StrCat(
+        "{% set s = 'x' * 600000 %}{% set b = ' ' * 600000 %}{% set l = [s] %}{% set d = {s: 1} %}"
+        "{% set e = {s: 1} %}",
+        body);
+    EXPECT_THAT(Render(source, {}, limits),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("the template takes more than 1000000 steps")))
+        << body;
+  };
+  for (const char* round : {
+           "{% if s is lower %}{% endif %}",
+           "{% if s is upper %}{% endif %}",
+           "{% if l is lower %}{% endif %}",
+           "{% if l | wordcount %}{% endif %}",
+           "{% if '%.1s' % l %}{% endif %}",
+           "{% if '%.1s' % s %}{% endif %}",
+           "{% if l | replace('x', '') %}{% endif %}",
+           "{% if '' | replace(s, s) %}{% endif %}",
+           "{% if '' | indent(s) %}{% endif %}",
+           "{% if 'a'.strip(s) %}{% endif %}",
+           "{% if [1] | join(s) %}{% endif %}",
+           "{% if [1] | join(l) %}{% endif %}",
+           "{% if namespace(d) %}{% endif %}",
+           "{% if dict([(s, 1)]) %}{% endif %}",
+           "{% if {s: 1} %}{% endif %}",
+           "{% if d[s] %}{% endif %}",
+           "{% if d.get(s) %}{% endif %}",
+           "{% if s in d %}{% endif %}",
+           "{% if d == e %}{% endif %}",
+           "{% if d | dictsort %}{% endif %}",
+           "{% if [s] | sort(attribute='0.0') %}{% endif %}",
+       }) {
+    expect_refused(absl::StrCat("{% for i in range(100) %}", round, "{% endfor %}"));
+  }
+  for (const char* items : {
+           "(l * 100) | sort",
+           "(l * 100) | unique | list",
+           "(l * 100) | unique(true) | list",
+           "(l * 100) | max",
+           "([b] * 100) | map('trim') | list",
+           "([''] * 100) | map('replace', s, '') | list",
+           "(l * 100) | map(attribute=599999) | list",
+           "(l * 100) | map(attribute='-1') | list or (l * 100) | map(attribute='0.0') | list",
+           "(l * 100) | select('lower') | list",
+           "(l * 100) | selectattr(0) | list",
+           "b.strip(' ' ~ 'x' * 1000)",
+       }) {
+    expect_refused(absl::StrCat("{% if ", items, " %}{% endif %}"));
+  }
+}
+
+TEST(ChatTemplateLimits, MissingItemsAreNamedShortly) {
+  ExpectRefused("{{ {}[['x' * 2000]].y }}", "line 1: 'dict object' has no attribute '<list>'");
+}
+
 // The steps that a rendering takes: the least limit that it stays within.
 int64_t StepsOf(const std::string& source) {
   int64_t refused = 0, enough = TemplateLimits().steps_max;
