@@ -60,9 +60,59 @@ bool IsObject(absl::string_view json) {
   return value.ok() && value->is_object();
 }
 
-// One call's object: its arguments are named "arguments" or "parameters", as an object or as the
-// text of one.
-bool ReadCall(const Json& object, ToolCall& call) {
+// The bytes of the JSON value at the beginning of `json`, up to its end.
+size_t ValueBytes(absl::string_view json) {
+  int depth = 0;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_text) {
+      i += c == '\\' ? 1 : 0;
+      in_text = c != '"';
+    } else if (depth == 0 && (c == ',' || c == '}' || c == ']')) {
+      return i;
+    } else {
+      in_text = c == '"';
+      depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+    }
+  }
+  return json.size();
+}
+
+// The text of the member `name` of an object; empty if its name is not spelt so. REQUIRES: `object`
+// is the text of a JSON object.
+absl::string_view MemberText(absl::string_view object, absl::string_view name) {
+  size_t at = object.find('{');
+  while (at < object.size() && object[at] != '}') {
+    const size_t key = object.find('"', at);
+    if (key == absl::string_view::npos) break;
+    size_t end = key + 1;
+    while (end < object.size() && object[end] != '"') end += object[end] == '\\' ? 2 : 1;
+    const size_t value = std::min(object.find(':', end), object.size() - 1) + 1;
+    const absl::string_view text = object.substr(value, ValueBytes(object.substr(value)));
+    if (object.substr(key + 1, end - key - 1) == name) return text;
+    at = value + text.size();
+  }
+  return "";
+}
+
+// `json` without blanks between its parts. Numbers keep their digits, which a parsed value may not.
+std::string WithoutBlanks(absl::string_view json) {
+  std::string out;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (!in_text && absl::ascii_isspace(static_cast<unsigned char>(c))) continue;
+    out.push_back(c);
+    if (in_text && c == '\\' && i + 1 < json.size()) out.push_back(json[++i]);
+    if (c == '"') in_text = !in_text;
+  }
+  return out;
+}
+
+// One call's object and its text: its arguments are named "arguments" or "parameters", as an object
+// or as the text of one.
+bool ReadCall(const Json& object, absl::string_view json, ToolCall& call) {
   if (!object.is_object() || !object.contains("name") || !object["name"].is_string()) return false;
   call.name = object["name"].get<std::string>();
   for (const char* name : {"arguments", "parameters"}) {
@@ -73,7 +123,8 @@ bool ReadCall(const Json& object, ToolCall& call) {
       return IsObject(call.arguments);
     }
     if (!arguments.is_object()) return false;
-    call.arguments = JsonText(arguments);
+    const absl::string_view text = MemberText(json, name);
+    call.arguments = text.empty() ? JsonText(arguments) : WithoutBlanks(text);
     return true;
   }
   call.arguments = "{}";
@@ -131,6 +182,33 @@ ToolPieces ToolCallFinder::FlushWithoutBlanks() {
   return all;
 }
 
+void ToolCallFinder::SectionScan::Take(char c) {
+  if (!begun) {
+    begun = !absl::ascii_isspace(static_cast<unsigned char>(c));
+    is_json = c == '{';
+  } else if (is_json && in_text) {
+    // No JSON text has such a byte as it is.
+    is_json = static_cast<unsigned char>(c) >= 0x20;
+    in_text = is_json && (escaped || c != '"');
+    escaped = !escaped && c == '\\';
+  } else if (is_json) {
+    in_text = c == '"';
+  }
+}
+
+size_t ToolCallFinder::FindEnd(absl::string_view section) {
+  size_t& at = scan_.at;
+  for (at = std::max(at, kBegin.size()); at + kEnd.size() <= section.size(); ++at) {
+    if (section[at] == '<' && absl::StartsWith(section.substr(at), kEnd)) {
+      if (!scan_.in_text || rereads_left_ == 0) return at;
+      if (scan_.first_mark == 0) scan_.first_mark = at;
+    }
+    scan_.Take(section[at]);
+    if (!scan_.is_json && scan_.first_mark != 0) return scan_.first_mark;
+  }
+  return absl::string_view::npos;
+}
+
 void ToolCallFinder::TakeSections(ToolPieces& pieces) {
   const absl::string_view held = held_;
   size_t at = 0;  // what lies before is taken
@@ -139,26 +217,46 @@ void ToolCallFinder::TakeSections(ToolPieces& pieces) {
     if (begin == absl::string_view::npos) {
       const size_t rest = held.size() - at - PartialSuffix(held.substr(at), kBegin);
       absl::StrAppend(&pieces.content, held.substr(at, rest));
-      at += rest;
-      break;
+      held_.erase(0, at + rest);
+      return;
     }
     absl::StrAppend(&pieces.content, held.substr(at, begin - at));
     at = begin;
-    const size_t body = begin + kBegin.size();
-    const size_t end = held.find(kEnd, std::max(body, searched_));
+    size_t end = FindEnd(held.substr(begin));
     if (end == absl::string_view::npos) {
-      // Its last bytes may begin the mark.
-      searched_ = std::max(body, held.size() - std::min(held.size(), kEnd.size() - 1)) - begin;
       held_.erase(0, at);
       return;
     }
-    searched_ = 0;
-    at = end + kEnd.size();
-    if (!AddCallText(held.substr(body, end - body), pieces))
-      absl::StrAppend(&pieces.content, held.substr(begin, at - begin));
+    if (!AddCallText(held.substr(begin + kBegin.size(), end - kBegin.size()), pieces)) {
+      if (scan_.first_mark != 0) {
+        --rereads_left_;
+        end = scan_.first_mark;
+      }
+      absl::StrAppend(&pieces.content, held.substr(begin, end + kEnd.size()));
+    }
+    at = begin + end + kEnd.size();
+    scan_ = {};
   }
-  searched_ = 0;
-  held_.erase(0, at);
+}
+
+// The end of an answer that may have an open section.
+void ToolCallFinder::FlushSections(ToolPieces& pieces) {
+  while (true) {
+    // Models end the answer where the closing mark would stand.
+    const bool open = absl::StartsWith(held_, kBegin);
+    if (open && AddCallText(absl::string_view(held_).substr(kBegin.size()), pieces)) break;
+    if (!open || scan_.first_mark == 0) {
+      pieces.content += held_;
+      break;
+    }
+    --rereads_left_;
+    const size_t end = scan_.first_mark + kEnd.size();
+    pieces.content += held_.substr(0, end);
+    held_.erase(0, end);
+    scan_ = {};
+    TakeSections(pieces);
+  }
+  held_.clear();
 }
 
 // The last call of an answer that had to be one.
@@ -172,9 +270,9 @@ void ToolCallFinder::AddLast(ToolCall call, ToolPieces& pieces) {
 }
 
 // Whether it is a call, given or not.
-bool ToolCallFinder::AddCall(const Json& object, ToolPieces& pieces) {
+bool ToolCallFinder::AddCall(const Json& object, absl::string_view json, ToolPieces& pieces) {
   ToolCall call;
-  if (!ReadCall(object, call)) return false;
+  if (!ReadCall(object, json, call)) return false;
   if (parallel_ || !found_) pieces.calls.push_back(std::move(call));
   found_ = true;
   return true;
@@ -182,14 +280,19 @@ bool ToolCallFinder::AddCall(const Json& object, ToolPieces& pieces) {
 
 bool ToolCallFinder::AddCallText(absl::string_view json, ToolPieces& pieces) {
   const absl::StatusOr<Json> object = ParseJsonBody(absl::StripAsciiWhitespace(json));
-  return object.ok() && AddCall(*object, pieces);
+  return object.ok() && AddCall(*object, json, pieces);
 }
 
 void ToolCallFinder::TakeList(absl::string_view json, ToolPieces& pieces) {
   // A list is not a body, so it is read as a member of one.
   const absl::StatusOr<Json> list = ParseJsonBody(absl::StrCat("{\"calls\":", json, "}"));
   if (!list.ok() || !(*list)["calls"].is_array()) return;
-  for (const Json& object : (*list)["calls"]) AddCall(object, pieces);
+  ObjectScanner scanner(json);
+  for (const Json& object : (*list)["calls"]) {
+    absl::string_view text;
+    if (!object.is_object() || !scanner.Next(text)) return;
+    AddCall(object, text, pieces);
+  }
 }
 
 void ToolCallFinder::TakeCutList(absl::string_view json, ToolPieces& pieces) {
@@ -203,9 +306,10 @@ void ToolCallFinder::TakeCutList(absl::string_view json, ToolPieces& pieces) {
   if (arguments == absl::string_view::npos) return;
   absl::string_view head = absl::StripTrailingAsciiWhitespace(rest.substr(0, arguments));
   head.remove_suffix(absl::EndsWith(head, ",") ? 1 : 0);
-  const absl::StatusOr<Json> named = ParseJsonBody(absl::StrCat(head, "}"));
+  const std::string named_text = absl::StrCat(head, "}");
+  const absl::StatusOr<Json> named = ParseJsonBody(named_text);
   ToolCall call;
-  if (!named.ok() || !ReadCall(*named, call)) return;
+  if (!named.ok() || !ReadCall(*named, named_text, call)) return;
   call.arguments =
       std::string(absl::StripLeadingAsciiWhitespace(rest.substr(arguments + kArguments.size())));
   AddLast(std::move(call), pieces);
@@ -213,19 +317,17 @@ void ToolCallFinder::TakeCutList(absl::string_view json, ToolPieces& pieces) {
 
 ToolPieces ToolCallFinder::Flush() {
   ToolPieces pieces;
+  if (mode_ == ToolMode::kAuto) {
+    FlushSections(pieces);
+    return pieces;
+  }
   const std::string rest = std::exchange(held_, "");
   if (mode_ == ToolMode::kNamed) {
     AddLast({tool_name_, rest}, pieces);
-    return pieces;
-  }
-  if (mode_ == ToolMode::kRequired) {
+  } else if (mode_ == ToolMode::kRequired) {
     TakeList(rest, pieces);
     if (!found_) TakeCutList(rest, pieces);
-    return pieces;
-  }
-  // Models end the answer where the closing mark would stand.
-  const bool open = mode_ == ToolMode::kAuto && absl::StartsWith(rest, kBegin);
-  if (!open || !AddCallText(absl::string_view(rest).substr(kBegin.size()), pieces)) {
+  } else {
     pieces.content = rest;
   }
   return pieces;

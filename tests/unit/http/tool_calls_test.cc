@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <random>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -116,6 +118,94 @@ TEST(ToolCalls, TextIsArgumentsOnlyIfItIsAnObject) {
   EXPECT_EQ(object.calls[0].arguments, R"({"x":1})");
   const std::string path = R"(<tool_call>{"name":"f","arguments":"/tmp/x"}</tool_call>)";
   EXPECT_EQ(Found(ToolMode::kAuto, path, 3).content, path);
+}
+
+// No parsed number holds these digits.
+TEST(ToolCalls, ArgumentsKeepTheModelsSpelling) {
+  const std::string arguments =
+      R"({"wei":25123456789012345678,"e":1.50e+3,"s":"a : \"}{ \u00e9","l":[-0.0,{"x":""}]})";
+  const std::string call =
+      absl::StrCat(R"({"\u0078":"}","name":"pay","arguments":)", arguments, "}");
+  const std::string kinds[] = {
+      absl::StrCat("<tool_call>", call, "</tool_call>"), absl::StrCat("[", call, ", ", call, "]"),
+      absl::StrCat("[", call, R"(,{"name":"pay","parameters":)", arguments, "},{\"na")};
+  for (const std::string& text : kinds) {
+    const bool required = text[0] == '[';
+    const ToolPieces pieces = Found(required ? ToolMode::kRequired : ToolMode::kAuto, text, 5);
+    ASSERT_EQ(pieces.calls.size(), required ? 2u : 1u) << text;
+    for (const ToolCall& found : pieces.calls) EXPECT_EQ(found.arguments, arguments);
+  }
+  const std::string spaced =
+      R"(<tool_call>{"name": "f", "arguments" : {"x" : [1 , 2], "y": " "} }</tool_call>)";
+  EXPECT_EQ(Found(ToolMode::kAuto, spaced, 9).calls[0].arguments, R"({"x":[1,2],"y":" "})");
+  // The name is spelt in another way.
+  const std::string escaped = R"(<tool_call>{"name":"f","\u0061rguments":{"x": 1}}</tool_call>)";
+  EXPECT_EQ(Found(ToolMode::kAuto, escaped, 9).calls[0].arguments, R"({"x":1})");
+}
+
+TEST(ToolCalls, AStringMayHoldAClosingMark) {
+  const std::string arguments = R"({"s":"a</tool_call>\"<tool_call></tool_call>"})";
+  const std::string text = absl::StrCat(R"(so <tool_call>{"name":"w","arguments":)", arguments,
+                                        R"(}</tool_call><tool_call>{"name":"g"}</tool_call>.)");
+  for (size_t piece = 1; piece <= text.size(); ++piece) {
+    const ToolPieces pieces = Found(ToolMode::kAuto, text, piece);
+    ASSERT_EQ(pieces.calls.size(), 2u) << piece;
+    EXPECT_EQ(pieces.calls[0].arguments, arguments);
+    EXPECT_EQ(pieces.calls[1].name, "g");
+    EXPECT_EQ(pieces.content, "so .");
+  }
+  const std::string open = text.substr(0, text.find("}</tool_call><tool_call>{\"name\":\"g\"") + 1);
+  EXPECT_EQ(Found(ToolMode::kAuto, open, 3).calls.size(), 1u);
+}
+
+// Where the quotes of a section do not match, its first mark ends it, and calls behind it are
+// found.
+TEST(ToolCalls, AMarkInWhatIsNoStringEndsTheSection) {
+  const std::string call = R"(<tool_call>{"name":"g"}</tool_call>)";
+  const std::string kinds[] = {R"(<tool_call>{"name":"f,"arguments":{}}</tool_call>)",
+                               R"(<tool_call>{"</tool_call>)", "<tool_call>{\"a\n</tool_call>",
+                               "<tool_call>{\"a</tool_call>\n"};
+  for (const std::string& section : kinds) {
+    const std::string text = absl::StrCat(section, " then ", call, " end");
+    for (size_t piece = 1; piece <= text.size(); ++piece) {
+      const ToolPieces pieces = Found(ToolMode::kAuto, text, piece);
+      ASSERT_EQ(pieces.calls.size(), 1u) << text << " in pieces of " << piece;
+      EXPECT_EQ(pieces.content, section + " then  end");
+    }
+  }
+  // Reading each section to the end of the answer would take minutes.
+  std::string many;
+  for (int i = 0; i < 100000; ++i) many += i % 2 == 0 ? "<tool_call>{\"" : "</tool_call>\\\\\"\\";
+  EXPECT_EQ(Found(ToolMode::kAuto, many, 4).content, many);
+}
+
+TEST(ToolCalls, OfAnyTextTheSplitDoesNotMatter) {
+  static const char* const kUnits[] = {"<tool_call>",
+                                       "</tool_call>",
+                                       "{\"",
+                                       "\"",
+                                       "\\",
+                                       "\n",
+                                       "}",
+                                       "<",
+                                       "a",
+                                       R"(<tool_call>{"name":"f","arguments":{"x":")",
+                                       R"("}}</tool_call>)"};
+  constexpr uint32_t kSeed = 11;
+  std::mt19937 random(kSeed);
+  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
+  size_t calls = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text;
+    for (size_t i = 0, n = 1 + random() % 40; i < n; ++i)
+      text += kUnits[random() % std::size(kUnits)];
+    const ToolPieces whole = Found(ToolMode::kAuto, text, text.size());
+    const ToolPieces pieces = Found(ToolMode::kAuto, text, 1 + random() % 5);
+    ASSERT_EQ(pieces.content, whole.content) << text;
+    ASSERT_EQ(pieces.calls.size(), whole.calls.size()) << text;
+    calls += whole.calls.size();
+  }
+  EXPECT_GT(calls, 100u);
 }
 
 // An answer that its length cut off is still calls, the last one with what there is of its
