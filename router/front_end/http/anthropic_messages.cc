@@ -105,8 +105,28 @@ absl::Status AnthropicMessages::Add(const Json& object, const std::string& path)
   // A user's message may consist of results alone, which AddBlock has added to the chat already.
   if (role == "user" && !message.contains("content")) return absl::OkStatus();
   if (!message.contains("content")) message["content"] = "";
-  messages_.push_back(std::move(message));
+  Push(std::move(message));
   return absl::OkStatus();
+}
+
+void AnthropicMessages::Push(Json message) {
+  const bool has_text = message["content"] != "";
+  // What an assistant says after its calls is another message.
+  if (messages_.empty() || messages_.back()["role"] != message["role"] ||
+      (has_text && messages_.back().contains("tool_calls"))) {
+    messages_.push_back(std::move(message));
+    return;
+  }
+  Json& last = messages_.back();
+  if (last["content"] == "") {
+    last["content"] = std::move(message["content"]);
+  } else if (has_text) {
+    AppendText(message["content"].get_ref<const std::string&>(), last);
+  }
+  if (!message.contains("tool_calls")) return;
+  Json& calls = last["tool_calls"];
+  if (calls.is_null()) calls = Json::array();
+  for (Json& call : message["tool_calls"]) calls.push_back(std::move(call));
 }
 
 absl::Status AnthropicMessages::AddBlock(const Json& block, const std::string& path,
@@ -126,7 +146,7 @@ absl::Status AnthropicMessages::AddBlock(const Json& block, const std::string& p
   }
   // What the user said before the result stays before it.
   if (message.contains("content")) {
-    messages_.push_back(std::exchange(message, Json{{"role", role}}));
+    Push(std::exchange(message, Json{{"role", role}}));
   }
   return AddResult(block, path);
 }

@@ -1,5 +1,6 @@
 // Turns the conversation of a body of /v1/messages into the messages of a chat. A tool's result
-// stands in a user's message there and is a message of its own in a chat.
+// stands in a user's message there and is a message of its own in a chat. Messages of one role that
+// follow each other are one message, as they are at Anthropic's.
 // Thread safety: none; one reader uses it. Owner: the reader's stack.
 #pragma once
 
@@ -24,6 +25,8 @@ class AnthropicMessages {
   Json Take() { return std::move(messages_); }
 
  private:
+  // Adds a message whose content is a text, or joins it to the last one if that has its role.
+  void Push(Json message);
   absl::Status AddBlock(const Json& block, const std::string& path, const std::string& role,
                         Json& message);
   absl::Status AddCall(const Json& block, const std::string& path, Json& message);

@@ -88,6 +88,34 @@ TEST(Anthropic, BlocksAreMessages) {
                 {"role":"assistant","content":"Once"}],"continue_final_message":true)"));
 }
 
+TEST(Anthropic, ConsecutiveMessagesOfOneRoleAreOne) {
+  EXPECT_EQ(BytesOf(MessageOf(absl::StrCat(R"("messages":[
+          {"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},
+          {"role":"assistant","content":[]},{"role":"assistant","content":"c"},
+          {"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{}}]},
+          {"role":"assistant","content":[{"type":"tool_use","id":"2","name":"f","input":{}}]},
+          {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"x"}]},
+          {"role":"user","content":[{"type":"tool_result","tool_use_id":"2","content":"y"},
+           {"type":"text","text":"d"}]},
+          {"role":"user","content":"e"},
+          {"role":"user","content":[{"type":"text","text":"g"},
+           {"type":"tool_result","tool_use_id":"2","content":"z"}]}],)",
+                                           kMessageTools))),
+            SameAs(absl::StrCat(R"("messages":[{"role":"user","content":"a\nb"},
+          {"role":"assistant","content":"c","tool_calls":[
+           {"id":"1","type":"function","function":{"name":"f","arguments":"{}"}},
+           {"id":"2","type":"function","function":{"name":"f","arguments":"{}"}}]},
+          {"role":"tool","tool_call_id":"1","name":"f","content":"x"},
+          {"role":"tool","tool_call_id":"2","name":"f","content":"y"},
+          {"role":"user","content":"d\ne\ng"},
+          {"role":"tool","tool_call_id":"2","name":"f","content":"z"}],)",
+                                kChatTools)));
+  EXPECT_EQ(BytesOf(MessageOf(R"("messages":[{"role":"user","content":"u"},
+                {"role":"assistant","content":"One"},{"role":"assistant","content":"two"}])")),
+            SameAs(R"("messages":[{"role":"user","content":"u"},
+                {"role":"assistant","content":"One\ntwo"}],"continue_final_message":true)"));
+}
+
 TEST(Anthropic, ToolChoicesAreAChats) {
   constexpr char kOne[] = R"("messages":[{"role":"user","content":"u"}],)";
   const struct {
