@@ -1,9 +1,11 @@
 #include "router/front_end/http/chat_messages.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -101,33 +103,46 @@ absl::StatusOr<Json> ReadMessage(const Json& object, const std::string& path) {
   return message;
 }
 
-// Marks where a continued message ends. A space follows it; a template that trims messages removes
-// the space, which shows that it trims. The mark consists of noncharacters, which no text contains.
+// Marks where a continued message ends. The mark consists of noncharacters, which no text contains.
 constexpr absl::string_view kEndMark = "\ufdd0\ufdd1";
 
-// Marks the end of the last message, which the answer continues.
-absl::Status MarkEnd(Json& messages) {
-  Json& last = messages.back();
-  if (last["role"] != "assistant" || last.contains("tool_calls")) {
-    return absl::InvalidArgumentError(
-        "continue_final_message: expected an assistant's message without tool_calls as the last "
-        "one");
-  }
-  last["content"] = absl::StrCat(last["content"].get<std::string>(), kEndMark, " ");
-  return absl::OkStatus();
-}
-
-// The prompt up to the mark.
-absl::StatusOr<std::string> UpToMark(std::string text) {
+// The prompt up to the mark; what follows the mark. kInvalidArgument if there is none.
+absl::StatusOr<std::pair<std::string, std::string>> CutAtMark(std::string text) {
   const size_t mark = absl::string_view(text).rfind(kEndMark);
   if (mark == std::string::npos) {
     return absl::InvalidArgumentError(
         "continue_final_message: the model's chat template does not write the last message's text");
   }
-  const bool trimmed = text.compare(mark + kEndMark.size(), 1, " ") != 0;
+  std::string behind = text.substr(mark + kEndMark.size());
   text.resize(mark);
-  if (trimmed) absl::StripTrailingAsciiWhitespace(&text);
-  return text;
+  return std::make_pair(std::move(text), std::move(behind));
+}
+
+// The prompt up to the end of the last message, which the answer continues.
+absl::StatusOr<std::string> RenderContinued(const ModelAssets& assets,
+                                            model::ChatTemplate::RenderInput input,
+                                            absl::Time now) {
+  Json& last = input.messages.back();
+  if (last["role"] != "assistant" || last.contains("tool_calls")) {
+    return absl::InvalidArgumentError(
+        "continue_final_message: expected an assistant's message without tool_calls as the last "
+        "one");
+  }
+  std::string content = last["content"].get<std::string>();
+  const size_t trimmed_bytes = absl::StripTrailingAsciiWhitespace(content).size();
+  if (trimmed_bytes < content.size()) {
+    // A template that trims messages removes the space behind the mark, too. It would also remove
+    // the blanks that the message ends with, which the mark keeps.
+    last["content"] = absl::StrCat(content, kEndMark, " ");
+    ASSIGN_OR_RETURN(std::string text, assets.RenderChat(input, now));
+    ASSIGN_OR_RETURN(auto prompt, CutAtMark(std::move(text)));
+    if (absl::StartsWith(prompt.second, " ")) return std::move(prompt.first);
+    content.resize(trimmed_bytes);
+  }
+  last["content"] = absl::StrCat(content, kEndMark);
+  ASSIGN_OR_RETURN(std::string text, assets.RenderChat(std::move(input), now));
+  ASSIGN_OR_RETURN(auto prompt, CutAtMark(std::move(text)));
+  return std::move(prompt.first);
 }
 
 }  // namespace
@@ -191,13 +206,18 @@ absl::StatusOr<std::string> RenderMessages(Fields& fields, const ModelAssets& as
     fields.Keep(absl::InvalidArgumentError(
         "continue_final_message: given together with add_generation_prompt, expected one of them"));
   }
-  if (const Json* extra = fields.Object("chat_template_kwargs")) input.extra = *extra;
+  if (const Json* extra = fields.Object("chat_template_kwargs")) {
+    for (const char* name : {"messages", "tools"}) {
+      if (!extra->contains(name)) continue;
+      fields.Keep(absl::InvalidArgumentError(absl::StrCat(
+          "chat_template_kwargs.", name, ": not expected, give it as the member ", name)));
+    }
+    input.extra = *extra;
+  }
   fields.Unserved("chat_template");
   RETURN_IF_ERROR(fields.status());
-  if (!continues) return assets.RenderChat(std::move(input), now);
-  RETURN_IF_ERROR(MarkEnd(input.messages));
-  ASSIGN_OR_RETURN(std::string text, assets.RenderChat(std::move(input), now));
-  return UpToMark(std::move(text));
+  if (continues) return RenderContinued(assets, std::move(input), now);
+  return assets.RenderChat(std::move(input), now);
 }
 
 }  // namespace tandem::router

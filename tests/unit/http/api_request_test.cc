@@ -312,6 +312,37 @@ TEST(Chat, AMessageThatTheTemplateTrimsIsContinuedAtItsEnd) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not write the last message")));
 }
 
+// The line end is the template's.
+TEST(Chat, WhatTheTemplateWritesBeforeAContinuedMessageStays) {
+  std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
+  const std::pair<const char*, const char*> cases[] = {
+      {"", ""}, {" ", ""}, {R"(\n \t)", ""}, {R"( a\n)", "a"}};
+  for (const char* trims : {"| trim", ".strip()", ".rstrip()"}) {
+    ASSERT_OK_AND_ASSIGN(assets->chat_template,
+                         model::ChatTemplate::Parse(absl::StrCat(
+                             "{% for m in messages %}[{{ m['role'] }}]{{ '\n' }}{{ m['content']",
+                             trims, " }}</s>{% endfor %}")));
+    for (const auto& [content, said] : cases) {
+      const Json json =
+          ParseJsonBody(absl::StrCat(R"({"messages":[{"role":"assistant","content":")", content,
+                                     R"("}],"continue_final_message":true})"))
+              .value();
+      ASSERT_OK_AND_ASSIGN(const ApiRequest api, ReadChat(json, *assets, absl::UnixEpoch(), false));
+      const bool keeps_space = *said != 0 && absl::string_view(trims) == ".rstrip()";
+      EXPECT_EQ(PromptOf(api), absl::StrCat("[assistant]\n", keeps_space ? " " : "", said))
+          << trims << " of " << content;
+    }
+  }
+}
+
+TEST(Chat, ArgumentsOfTheTemplateReplaceNoMessages) {
+  for (const char* name : {"messages", "tools"}) {
+    EXPECT_THAT(Chat(absl::StrCat(R"(,"chat_template_kwargs":{"x":1,")", name, "\":5}")),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(absl::StrCat("chat_template_kwargs.", name, ": "))));
+  }
+}
+
 TEST(Chat, AssistantsMayHaveSaidNothing) {
   for (const char* said : {"", R"(,"content":null)", R"(,"content":"")"}) {
     ASSERT_OK_AND_ASSIGN(const ApiRequest api,
