@@ -12,9 +12,18 @@ absl::StatusOr<request::FinishReason> DecodeCore::OnAppended(Leg& leg,
                                                              const node::Sequence& sequence) {
   ++leg.output_tokens;
   if (!sequence.input.matcher.has_value()) return ReasonToFinish(leg, sequence, Progress::kReady);
-  ASSIGN_OR_RETURN(const Progress progress,
-                   scheduler_.AdvanceConstraint(leg.sequence, sequence.tokens.back()));
-  return ReasonToFinish(leg, sequence, progress);
+  const absl::StatusOr<Progress> progress =
+      scheduler_.AdvanceConstraint(leg.sequence, sequence.tokens.back());
+  if (!progress.ok()) return ReasonDespite(progress.status(), leg, sequence);
+  return ReasonToFinish(leg, sequence, *progress);
+}
+
+absl::StatusOr<request::FinishReason> DecodeCore::ReasonDespite(
+    const absl::Status& fault, const Leg& leg, const node::Sequence& sequence) const {
+  if (leg.output_tokens == 0 || !sequence.input.matcher->caught_up()) return fault;
+  const request::FinishReason reason = ReasonToFinish(leg, sequence, Progress::kReady);
+  if (reason == request::FinishReason::kNone) return fault;
+  return reason;
 }
 
 request::FinishReason DecodeCore::ReasonToFinish(const Leg& leg, const node::Sequence& sequence,
@@ -34,13 +43,15 @@ void DecodeCore::FollowConstraints() {
     const auto found = by_sequence_.find(settled.id);
     if (found == by_sequence_.end()) continue;
     const Legs::iterator leg = found->second;
-    if (!settled.progress.ok()) {
-      FailRequestAndEnd(leg, settled.progress.status(), "constraint");
-      continue;
+    const node::Sequence& sequence = scheduler_.Get(settled.id);
+    const absl::StatusOr<request::FinishReason> reason =
+        settled.progress.ok() ? ReasonToFinish(leg->second, sequence, *settled.progress)
+                              : ReasonDespite(settled.progress.status(), leg->second, sequence);
+    if (!reason.ok()) {
+      FailRequestAndEnd(leg, reason.status(), "constraint");
+    } else if (*reason != request::FinishReason::kNone) {
+      Finish(leg, *reason);
     }
-    const request::FinishReason reason =
-        ReasonToFinish(leg->second, scheduler_.Get(settled.id), *settled.progress);
-    if (reason != request::FinishReason::kNone) Finish(leg, reason);
   }
 }
 

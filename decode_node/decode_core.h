@@ -164,6 +164,10 @@ class DecodeCore final : public node::NodeCore {
   // Whether and why the last token of an answer was the last, when its constraint has read it.
   request::FinishReason ReasonToFinish(const Leg& leg, const node::Sequence& sequence,
                                        Progress progress) const;
+  // The same when the constraint has a fault: the fault if the answer has no token or would go on,
+  // or if the constraint did not read the last token.
+  absl::StatusOr<request::FinishReason> ReasonDespite(const absl::Status& fault, const Leg& leg,
+                                                      const node::Sequence& sequence) const;
   // Ends the legs whose constraints have found an end or a fault in what was read late.
   void FollowConstraints();
   // Reports that no node can continue the request, then ends the leg.

@@ -132,6 +132,8 @@ class Matcher {
   // exceed it by kMaskWorkMax. Adds to `work` what it took. Returns whether all are read. Errors:
   // as Advance.
   absl::StatusOr<bool> CatchUp(uint64_t work_max, uint64_t& work);
+  // Whether each deferred token was read, and fits.
+  bool caught_up() const { return deferred_.empty(); }
   // Takes the mask of this position if it is known, or computes it if `compute`. Adds to `work`
   // what that took. Returns ready(). REQUIRES: nothing is deferred. Errors: as Allowed.
   absl::StatusOr<bool> PrepareMask(bool compute, uint64_t& work);
