@@ -239,8 +239,8 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
     return tokenizer.Encode(text, {.add_special_tokens = false});
   };
   if (!request.bad_words().empty()) {
-    AddBadWords({request.bad_words().begin(), request.bad_words().end()}, encode,
-                input.sampling.Edit().bad_words);
+    RETURN_IF_ERROR(AddBadWords({request.bad_words().begin(), request.bad_words().end()}, encode,
+                                input.sampling.Edit().bad_words));
   }
   return request::Validate(*input.sampling, deps_.assets.identity.vocab_size);
 }
