@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/shown_text.h"
 #include "router/front_end/json_tape.h"
@@ -15,6 +16,8 @@ namespace {
 
 // Objects with more members than this look names up in a set.
 constexpr size_t kScannedMembersMax = 32;
+// The subtype of binary values that are integers of more than 64 bits.
+constexpr Json::binary_t::subtype_type kLargeInteger = 1;
 
 // Builds a value from nlohmann's events. The path of open containers names the field at fault.
 class Builder {
@@ -31,7 +34,10 @@ class Builder {
   bool boolean(bool value) { return Add(value); }
   bool number_integer(number_integer_t value) { return Add(value); }
   bool number_unsigned(number_unsigned_t value) { return Add(value); }
-  bool number_float(number_float_t value, const string_t&) { return Add(value); }
+  bool number_float(number_float_t value, const string_t& text) {
+    if (text.find_first_of(".eE") != text.npos) return Add(value);
+    return Add(Json::binary({text.begin(), text.end()}, kLargeInteger));
+  }
   bool string(string_t& value) { return Add(std::move(value)); }
   bool binary(binary_t&) { return false; }
   bool start_object(size_t) { return Open(Json::object()); }
@@ -156,6 +162,35 @@ class Builder {
   std::string fault_;
 };
 
+bool HasLargeInteger(const Json& value) {
+  if (!value.is_structured()) return IsLargeInteger(value);
+  for (const Json& item : value) {
+    if (HasLargeInteger(item)) return true;
+  }
+  return false;
+}
+
+// As the library's dump, which cannot write large integers.
+void AppendValue(const Json& value, std::string& out) {
+  if (IsLargeInteger(value)) {
+    absl::StrAppend(&out, LargeIntegerText(value));
+  } else if (value.is_structured()) {
+    const char* separator = "";
+    out += value.is_object() ? '{' : '[';
+    for (const auto& [name, item] : value.items()) {
+      absl::StrAppend(&out, std::exchange(separator, ","));
+      if (value.is_object()) {
+        AppendJsonString(name, out);
+        out += ':';
+      }
+      AppendValue(item, out);
+    }
+    out += value.is_object() ? '}' : ']';
+  } else {
+    out += JsonText(value);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Json> ParseJsonBody(absl::string_view body, const JsonLimits& limits) {
@@ -172,7 +207,7 @@ absl::StatusOr<Json> ParseJsonBody(absl::string_view body, const JsonLimits& lim
   }
   if (!value.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("body: ", value.type_name(), ", expected a JSON object"));
+        absl::StrCat("body: ", TypeName(value), ", expected a JSON object"));
   }
   return value;
 }
@@ -184,7 +219,31 @@ std::vector<int32_t> UnpackIds(const Json& packed) {
   return ids;
 }
 
+absl::string_view LargeIntegerText(const Json& value) {
+  const Json::binary_t& bytes = value.get_binary();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::optional<double> NumberIn(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  double number = 0;
+  if (!IsLargeInteger(value) || !absl::SimpleAtod(LargeIntegerText(value), &number)) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+absl::string_view TypeName(const Json& value) {
+  if (value.is_binary()) return IsLargeInteger(value) ? "number" : "array";
+  return value.type_name();
+}
+
 std::string JsonText(const Json& value) {
+  if (HasLargeInteger(value)) {
+    std::string text;
+    AppendValue(value, text);
+    return text;
+  }
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

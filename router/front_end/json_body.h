@@ -5,6 +5,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,25 @@ absl::StatusOr<Json> ParseJsonBody(absl::string_view body, const JsonLimits& lim
 
 // Whether `value` is a packed list: at least one token id, none negative, stored as one binary
 // value. Storing thousands of ids as JSON numbers would be most of a request's cost.
-inline bool IsPackedIds(const Json& value) { return value.is_binary(); }
+inline bool IsPackedIds(const Json& value) {
+  return value.is_binary() && !value.get_binary().has_subtype();
+}
 // REQUIRES: IsPackedIds(packed).
 std::vector<int32_t> UnpackIds(const Json& packed);
 // Whether `value` is a list, packed or not.
 inline bool IsList(const Json& value) { return value.is_array() || IsPackedIds(value); }
+
+// Whether `value` is an integer that no 64 bits hold. Its digits are stored as one binary value, so
+// that what is written again is the same number.
+inline bool IsLargeInteger(const Json& value) {
+  return value.is_binary() && value.get_binary().has_subtype();
+}
+// The digits, and the sign of a negative one. REQUIRES: IsLargeInteger(value).
+absl::string_view LargeIntegerText(const Json& value);
+// A number as the nearest double, a large integer too; nullopt for other values.
+std::optional<double> NumberIn(const Json& value);
+// What JSON calls the type of `value`, packed or not, for messages.
+absl::string_view TypeName(const Json& value);
 
 // `value` as compact JSON text; bytes that are not UTF-8 become U+FFFD.
 std::string JsonText(const Json& value);

@@ -202,11 +202,14 @@ absl::StatusOr<bool> Flattener::Validates(const Flat& flat, const Json& value) {
                                       : kFraction;
   Decimal number;
   if (value.is_number()) {
-    ASSIGN_OR_RETURN(number, ToDecimal(value));
+    number = AnyDecimal(value);
     if (number.fraction.empty()) type = kInteger;
   }
   if ((flat.types & type) == 0) return false;
-  const size_t bytes = value.is_string() ? value.get_ref<const std::string&>().size() : 0;
+  constexpr size_t kDigitsPerStep = 32;
+  const size_t bytes = value.is_string()
+                           ? value.get_ref<const std::string&>().size()
+                           : (number.whole.size() + number.fraction.size()) / kDigitsPerStep;
   const size_t listed = flat.values.has_value() ? flat.values->size() : 0;
   if (!budget_.Spend(flat.Size() + value.size() + bytes) ||
       (listed > 0 && !budget_.Spend(listed * Weight(value)))) {

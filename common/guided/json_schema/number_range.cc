@@ -18,6 +18,7 @@ namespace tandem::guided::json_schema {
 namespace {
 
 constexpr int kExponentMax = 40;
+constexpr int kDoubleExponentMax = 330;  // of any double's shortest numeral
 
 int Sign(int value) { return (value > 0) - (value < 0); }
 
@@ -186,6 +187,10 @@ NumberBound ForDoubles(const NumberBound& bound) {
 }  // namespace
 
 absl::StatusOr<Decimal> ToDecimal(const Json& number) { return ParseDecimal(number.dump()); }
+
+Decimal AnyDecimal(const Json& number) {
+  return ParseDecimalWithin(number.dump(), kDoubleExponentMax).value();
+}
 
 absl::StatusOr<Decimal> ParseDecimal(absl::string_view text) {
   return ParseDecimalWithin(text, kExponentMax);

@@ -25,6 +25,8 @@ struct Decimal {
 };
 // Errors: kInvalidArgument when the number is too large or too small to write without an exponent.
 absl::StatusOr<Decimal> ToDecimal(const Json& number);
+// The same of a number of any size: 64 bits or a double.
+Decimal AnyDecimal(const Json& number);
 // `text`: as JSON writes numbers.
 absl::StatusOr<Decimal> ParseDecimal(absl::string_view text);
 // -1, 0 or 1.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/numeric/int128.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/text.h"
@@ -204,6 +206,13 @@ std::string KeyText(const Value& value) {
   return absl::StrCat("d", ReprDouble(number));
 }
 
+Value FromDigits(absl::string_view digits) {
+  absl::int128 whole = 0;
+  if (absl::SimpleAtoi(digits, &whole)) return Value(static_cast<Integer>(whole));
+  double nearest = 0;
+  return absl::SimpleAtod(digits, &nearest) ? Value(nearest) : Value();
+}
+
 absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int32_t depth_max) {
   if (depth_max < 0) return absl::InvalidArgumentError("input JSON nests too deeply");
   switch (json.type()) {
@@ -215,6 +224,10 @@ absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int32_t depth
       return Value(static_cast<Integer>(json.get<uint64_t>()));
     case nlohmann::ordered_json::value_t::number_float:
       return Value(json.get<double>());
+    case nlohmann::ordered_json::value_t::binary: {
+      const nlohmann::ordered_json::binary_t& bytes = json.get_binary();
+      return FromDigits({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    }
     case nlohmann::ordered_json::value_t::string:
       return Value(json.get_ref<const std::string&>());
     case nlohmann::ordered_json::value_t::array: {

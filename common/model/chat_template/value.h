@@ -165,7 +165,9 @@ bool IsHashable(const Value& value);
 // Equal texts exactly for equal keys.
 std::string KeyText(const Value& value);
 
-// kInvalidArgument when `json` nests deeper than `depth_max`.
+// A binary value of `json` is the digits of an integer, which may have more than 64 bits; one that
+// Integer does not hold becomes the nearest double. kInvalidArgument when `json` nests deeper than
+// `depth_max`.
 absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int32_t depth_max);
 
 // json.dumps; kInvalidArgument for what JSON cannot hold or what is longer than kTextBytesMax.

@@ -19,7 +19,7 @@ absl::Status NotServed(const std::string& path, const std::string& type,
 absl::Status CheckObject(const Json& block, const std::string& path) {
   if (block.is_object()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(path, ": ", block.type_name(), ", expected an object"));
+      absl::StrCat(path, ": ", TypeName(block), ", expected an object"));
 }
 
 absl::StatusOr<std::string> TypeOf(const Json& block, const std::string& path) {
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> ReadTexts(const Json& content, const std::string& pa
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", content.type_name(), ", expected a string or a list of blocks"));
+        absl::StrCat(path, ": ", TypeName(content), ", expected a string or a list of blocks"));
   }
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {

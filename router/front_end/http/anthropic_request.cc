@@ -36,7 +36,7 @@ absl::Status ReadConversation(Fields& fields, Json& chat) {
 absl::StatusOr<Json> ReadTool(const Json& object, const std::string& path) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", object.type_name(), ", expected an object"));
+        absl::StrCat(path, ": ", TypeName(object), ", expected an object"));
   }
   Fields tool(object, path);
   const std::string type = tool.String("type").value_or("custom");

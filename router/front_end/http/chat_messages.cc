@@ -19,15 +19,15 @@ absl::Status ReadContent(const Json& content, const std::string& path, Json& mes
     return absl::OkStatus();
   }
   if (!content.is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", content.type_name(),
-                                                   ", expected a string or a list of text parts"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", TypeName(content), ", expected a string or a list of text parts"));
   }
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string part_path = absl::StrCat(path, "[", i, "]");
     if (!content[i].is_object()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(part_path, ": ", content[i].type_name(), ", expected an object"));
+          absl::StrCat(part_path, ": ", TypeName(content[i]), ", expected an object"));
     }
     Fields part(content[i], part_path);
     if (part.String("type").value_or("") != "text") {
@@ -75,7 +75,7 @@ absl::Status ReadToolCalls(Fields& fields, Json& message) {
 absl::StatusOr<Json> ReadMessage(const Json& object, const std::string& path) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", object.type_name(), ", expected an object"));
+        absl::StrCat(path, ": ", TypeName(object), ", expected an object"));
   }
   Fields fields(object, path);
   Json message = Json::object();

@@ -61,9 +61,9 @@ absl::Status ReadPrompts(Fields& fields, const v1::GenerateRequest& base, ApiReq
   }
   if (!IsList(*prompt) || prompt->empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        kExpected, ", got ", prompt->is_array() ? "an empty list" : prompt->type_name()));
+        kExpected, ", got ", prompt->is_array() ? "an empty list" : TypeName(*prompt)));
   }
-  if (IsPackedIds(*prompt) || prompt->front().is_number()) {
+  if (IsPackedIds(*prompt) || NumberIn(prompt->front()).has_value()) {
     ASSIGN_OR_RETURN(auto request, WithTokens(base, *prompt, "prompt"));
     api.requests.push_back(std::move(request));
     return absl::OkStatus();
@@ -83,7 +83,7 @@ absl::Status ReadPrompts(Fields& fields, const v1::GenerateRequest& base, ApiReq
       api.requests.push_back(std::move(request));
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", item.type_name(), ", expected a string or a list of token ids"));
+          absl::StrCat(path, ": ", TypeName(item), ", expected a string or a list of token ids"));
     }
   }
   return absl::OkStatus();

@@ -82,7 +82,8 @@ std::optional<bool> Fields::Bool(absl::string_view name) {
 std::optional<double> Fields::Number(absl::string_view name) {
   const Json* value = Any(name);
   if (value == nullptr) return std::nullopt;
-  if (value->is_number() && std::isfinite(value->get<double>())) return value->get<double>();
+  const std::optional<double> number = NumberIn(*value);
+  if (number.has_value() && std::isfinite(*number)) return number;
   Fault(name, "a number");
   return std::nullopt;
 }
@@ -92,9 +93,10 @@ std::optional<int64_t> Fields::Integer(absl::string_view name, IntegerRange rang
   if (value == nullptr) return std::nullopt;
   const std::optional<int64_t> number = WholeNumber(*value);
   if (number.has_value() && *number >= range.low && *number <= range.high) return number;
+  const bool whole = number.has_value() || value->is_number_integer() || IsLargeInteger(*value);
   const bool unbounded = range.low == IntegerRange().low && range.high == IntegerRange().high;
   // The type's own bounds say nothing of the field, unless they are what was hit.
-  Fault(name, unbounded && !number.has_value()
+  Fault(name, unbounded && !whole
                   ? "a whole number"
                   : absl::StrCat("a whole number in [", range.low, ", ", range.high, "]"));
   return std::nullopt;
@@ -168,7 +170,7 @@ void Fields::Refuse(const request::RequestMember& member) {
 
 void Fields::Unserved(absl::string_view name, double neutral) {
   const Json* value = Any(name);
-  if (value != nullptr && value->is_number() && value->get<double>() == neutral) return;
+  if (value != nullptr && NumberIn(*value) == neutral) return;
   Unserved(name);
 }
 

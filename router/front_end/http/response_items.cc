@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ReadText(Fields& fields, absl::string_view name) {
     const Json& object = (*content)[i];
     if (!object.is_object()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", object.type_name(), ", expected an object"));
+          absl::StrCat(path, ": ", TypeName(object), ", expected an object"));
     }
     Fields part(object, path);
     const auto type = part.String("type");
@@ -54,7 +54,7 @@ absl::StatusOr<std::string> ReadText(Fields& fields, absl::string_view name) {
 absl::Status ItemReader::Add(const Json& item, const std::string& path) {
   if (!item.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", item.type_name(), ", expected an object"));
+        absl::StrCat(path, ": ", TypeName(item), ", expected an object"));
   }
   Fields fields(item, path);
   // Messages and references to items may leave their type out.

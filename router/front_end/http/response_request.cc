@@ -121,7 +121,7 @@ absl::StatusOr<Json> ReadFunctions(Fields& fields, Json& wrapped) {
     const std::string path = absl::StrCat("tools[", i, "]");
     if (!(*tools)[i].is_object()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", (*tools)[i].type_name(), ", expected an object"));
+          absl::StrCat(path, ": ", TypeName((*tools)[i]), ", expected an object"));
     }
     Fields tool((*tools)[i], path);
     const std::string type = tool.String("type").value_or("");

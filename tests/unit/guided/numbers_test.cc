@@ -172,6 +172,13 @@ TEST(Numbers, ValuesThatNothingHoldsAreRefusedByName) {
                          Acceptor::Create(kJsonSchema, absl::StrCat(R"({"const":)", held, "}")));
     EXPECT_TRUE(acceptor.Accepts(held)) << held;
   }
+  // Of doubles any size.
+  for (const char* held : {"1e+50", "-1.5e+308", "5e-324"}) {
+    ASSERT_OK_AND_ASSIGN(const Acceptor acceptor,
+                         Acceptor::Create(kJsonSchema, absl::StrCat(R"({"enum":[1,)", held,
+                                                                    R"(],"maximum":1e40})")));
+    EXPECT_EQ(acceptor.Accepts(held), absl::string_view(held) != "1e+50") << held;
+  }
   // An annotation restricts nothing.
   EXPECT_OK(Acceptor::Create(kJsonSchema, absl::StrCat(R"({"default":)", large, "}")).status());
 }

@@ -2,6 +2,9 @@
 // the same; what is refused names its field; unknown fields matter only to strict clients.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/completion_request.h"
 #include "tests/testing/status_matchers.h"
@@ -170,6 +173,22 @@ TEST(Completion, ConstraintsBecomeGuidedDecoding) {
 }
 
 // No part of a constraint goes unheeded: what is not served is refused by name.
+// The constraint decides what it can hold, and sees what was written.
+TEST(Completion, SchemasKeepEveryDigitOfTheirNumbers) {
+  const std::string schema =
+      R"({"anyOf":[{"const":123456789012345678901234567890},{"minimum":-18446744073709551617}]})";
+  for (const char* member :
+       {R"("guided_json":)", R"("json_schema":)", R"("structured_outputs":{"json":)",
+        R"("response_format":{"type":"json_schema","json_schema":{"name":"s","schema":)"}) {
+    const auto open = std::count(member, member + strlen(member), '{');
+    ASSERT_OK_AND_ASSIGN(
+        const ApiRequest api,
+        Completion(absl::StrCat(R"({"prompt":"p",)", member, schema,
+                                std::string(static_cast<size_t>(open), '}'), "}")));
+    EXPECT_EQ(api.requests[0].guided().json_schema(), schema);
+  }
+}
+
 TEST(Completion, StructuredOutputsHaveNoMemberThatIsNotRead) {
   const auto outputs = [](const std::string& members) {
     return Completion(absl::StrCat(R"({"prompt":"p","structured_outputs":{)", members, "}}"));
