@@ -192,6 +192,7 @@ Json ParameterSchema(const request::Parameter<Params, T>& row) {
   } else if constexpr (std::is_same_v<T, std::vector<TokenId>>) {
     schema = {{"type", Json::array({"array", "null"})},
               {"items", {{"type", "integer"}, {"minimum", 0}}}};
+    if constexpr (std::is_same_v<Params, request::SamplingParams>) schema["minItems"] = 1;
   } else if constexpr (std::is_same_v<T, std::vector<std::pair<TokenId, float>>>) {
     Json bias = {{"type", "number"}};
     SetRange(about.range, bias);

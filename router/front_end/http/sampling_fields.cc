@@ -49,6 +49,12 @@ void ReadField(const rpc::TokenIdsField<P, W>& field, Fields& fields, absl::stri
   const std::vector<int32_t> ids = fields.TokenIds(name);
   W& message = rpc::PartOf<rpc::TokenIdsField<P, W>>(request);
   (message.*field.mutate)()->Add(ids.begin(), ids.end());
+  // No tokens are other than all of them, which the request's empty list of allowed ones means.
+  const Json* list = fields.Any(name);
+  if (std::is_same_v<W, v1::SamplingParams> && list != nullptr && IsList(*list) && list->empty()) {
+    return fields.Keep(absl::InvalidArgumentError(
+        absl::StrCat(fields.PathOf(name), ": an empty list, expected at least one token id")));
+  }
 }
 
 void ReadField(const rpc::TextsField& field, Fields& fields, absl::string_view name,

@@ -115,6 +115,16 @@ TEST(SamplingFields, SeedsHaveAnySixtyFourBits) {
   EXPECT_FALSE(Read(request::kChat, "seed", "18446744073709551616").ok());
 }
 
+// Absent, every token is allowed.
+TEST(SamplingFields, AnEmptyListOfAllowedTokensIsRefused) {
+  for (const request::Api api : kApis) {
+    EXPECT_THAT(Read(api, "allowed_token_ids", "[]"),
+                testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                  StartsWith("allowed_token_ids: an empty list, expected")));
+    EXPECT_OK(Read(api, "stop_token_ids", "[]"));
+  }
+}
+
 // As vLLM, llama.cpp and Ollama mean it: equal requests with it need not get equal answers.
 TEST(SamplingFields, ASeedOfMinusOneIsNone) {
   for (const request::Api api : kApis) {
