@@ -44,6 +44,11 @@ class Constraint {
   void Grammar(Fields& from, absl::string_view name) {
     if (auto text = from.String(name)) Set(from.PathOf(name))->set_grammar(*std::move(text));
   }
+  // llama.cpp's: an empty text is none.
+  void GrammarIfAny(Fields& from, absl::string_view name) {
+    const Json* text = from.Any(name);
+    if (text != nullptr && *text != "") Grammar(from, name);
+  }
   void JsonObject(Fields& from, absl::string_view name) {
     if (from.Bool(name).value_or(false)) Set(from.PathOf(name))->set_json_object(true);
   }
@@ -119,7 +124,7 @@ void ReadGuided(Fields& fields, v1::GenerateRequest& request, FieldNames& names)
   constraint.Grammar(fields, "guided_grammar");
   // As llama.cpp calls them.
   constraint.JsonSchema(fields, "json_schema");
-  constraint.Grammar(fields, "grammar");
+  constraint.GrammarIfAny(fields, "grammar");
   constraint.JsonObject(fields, "guided_json_object");
   if (const Json* outputs = fields.Object("structured_outputs")) {
     Fields members(*outputs, "structured_outputs");

@@ -196,9 +196,15 @@ Json ParameterSchema(const request::Parameter<Params, T>& row) {
   } else if constexpr (std::is_same_v<T, std::vector<std::pair<TokenId, float>>>) {
     Json bias = {{"type", "number"}};
     SetRange(about.range, bias);
-    schema = {{"type", Json::array({"object", "null"})},
-              {"propertyNames", {{"pattern", "^[0-9]+$"}}},
-              {"additionalProperties", bias}};
+    const Json members = {{"type", "object"},
+                          {"propertyNames", {{"pattern", "^[0-9]+$"}}},
+                          {"additionalProperties", bias}};
+    const Json pair = {{"type", "array"},
+                       {"prefixItems", Json::array({{{"type", "integer"}, {"minimum", 0}}, bias})},
+                       {"minItems", 2},
+                       {"maxItems", 2}};
+    const Json pairs = {{"type", "array"}, {"items", pair}};
+    schema = {{"anyOf", Json::array({members, pairs, Json{{"type", "null"}}})}};
   } else {
     schema = TypeOf(std::is_same_v<T, bool>       ? "boolean"
                     : std::is_floating_point_v<T> ? "number"

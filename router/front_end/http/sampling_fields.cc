@@ -1,6 +1,8 @@
 #include "router/front_end/http/sampling_fields.h"
 
+#include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -47,14 +49,14 @@ template <typename P, typename W>
 void ReadField(const rpc::TokenIdsField<P, W>& field, Fields& fields, absl::string_view name,
                v1::GenerateRequest& request) {
   const std::vector<int32_t> ids = fields.TokenIds(name);
-  W& message = rpc::PartOf<rpc::TokenIdsField<P, W>>(request);
-  (message.*field.mutate)()->Add(ids.begin(), ids.end());
   // No tokens are other than all of them, which the request's empty list of allowed ones means.
   const Json* list = fields.Any(name);
   if (std::is_same_v<W, v1::SamplingParams> && list != nullptr && IsList(*list) && list->empty()) {
     return fields.Keep(absl::InvalidArgumentError(
         absl::StrCat(fields.PathOf(name), ": an empty list, expected at least one token id")));
   }
+  W& message = rpc::PartOf<rpc::TokenIdsField<P, W>>(request);
+  (message.*field.mutate)()->Add(ids.begin(), ids.end());
 }
 
 void ReadField(const rpc::TextsField& field, Fields& fields, absl::string_view name,
@@ -63,22 +65,54 @@ void ReadField(const rpc::TextsField& field, Fields& fields, absl::string_view n
   for (std::string& text : fields.Strings(name)) *texts.Add() = std::move(text);
 }
 
-void ReadField(const rpc::BiasesField&, Fields& fields, absl::string_view name,
-               v1::GenerateRequest& request) {
-  const Json* biases = fields.Object(name);
-  if (biases == nullptr) return;
-  for (const auto& [key, value] : biases->items()) {
+// As OpenAI's API writes them: {"15043": 1.5}.
+void ReadBiasMembers(Fields& fields, absl::string_view name, const Json& biases,
+                     google::protobuf::Map<int32_t, float>& out) {
+  for (const auto& [key, value] : biases.items()) {
     int32_t token = -1;
     if (!absl::SimpleAtoi(key, &token) || token < 0) {
       return fields.Keep(absl::InvalidArgumentError(
           absl::StrCat(name, ".", Shown(key), ": expected a token id for a name")));
     }
-    if (!value.is_number()) {
+    const std::optional<double> bias = NumberIn(value);
+    if (!bias.has_value()) {
       return fields.Keep(absl::InvalidArgumentError(
-          absl::StrCat(name, ".", Shown(key), ": ", value.type_name(), ", expected a number")));
+          absl::StrCat(name, ".", Shown(key), ": ", TypeName(value), ", expected a number")));
     }
-    (*request.mutable_sampling()->mutable_logit_bias())[token] = value.get<float>();
+    out[token] = static_cast<float>(*bias);
   }
+}
+
+// As llama.cpp writes them: [[15043, 1.5]].
+void ReadBiasPairs(Fields& fields, absl::string_view name, const Json& biases,
+                   google::protobuf::Map<int32_t, float>& out) {
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const Json& pair = biases[i];
+    const bool is_pair = pair.is_array() && pair.size() == 2;
+    const std::optional<double> token = is_pair ? NumberIn(pair[0]) : std::nullopt;
+    const std::optional<double> bias = is_pair ? NumberIn(pair[1]) : std::nullopt;
+    const bool is_id = token.has_value() && *token >= 0 && *token == std::floor(*token) &&
+                       *token <= std::numeric_limits<int32_t>::max();
+    if (!is_id || !bias.has_value()) {
+      return fields.Keep(absl::InvalidArgumentError(
+          absl::StrCat(name, "[", i, "]: expected a token id and a number, such as [15043, 1.5]")));
+    }
+    const auto id = static_cast<int32_t>(*token);
+    if (!out.insert({id, static_cast<float>(*bias)}).second) {
+      return fields.Keep(absl::InvalidArgumentError(
+          absl::StrCat(name, "[", i, "]: token ", id, " again, expected each token once")));
+    }
+  }
+}
+
+void ReadField(const rpc::BiasesField&, Fields& fields, absl::string_view name,
+               v1::GenerateRequest& request) {
+  const Json* biases = fields.Any(name);
+  if (biases == nullptr) return;
+  auto& out = *request.mutable_sampling()->mutable_logit_bias();
+  if (biases->is_object()) return ReadBiasMembers(fields, name, *biases, out);
+  if (biases->is_array()) return ReadBiasPairs(fields, name, *biases, out);
+  fields.Fault(name, "an object with a number for each token id, or a list of pairs of both");
 }
 
 // Texts here; the router makes token ids of them (router/front_end/bad_words.h).

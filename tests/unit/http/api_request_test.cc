@@ -189,6 +189,15 @@ TEST(Completion, SchemasKeepEveryDigitOfTheirNumbers) {
   }
 }
 
+TEST(Completion, AnEmptyGrammarOfLlamaCppIsNone) {
+  ASSERT_OK_AND_ASSIGN(ApiRequest api, Completion(R"({"prompt":"p","grammar":""})", true));
+  EXPECT_FALSE(api.requests[0].has_guided());
+  ASSERT_OK_AND_ASSIGN(
+      api, Completion(R"({"prompt":"p","grammar":"","json_schema":{"type":"null"}})", true));
+  EXPECT_EQ(api.requests[0].guided().json_schema(), R"({"type":"null"})");
+  EXPECT_FALSE(Completion(R"({"prompt":"p","grammar":7})").ok());
+}
+
 TEST(Completion, StructuredOutputsHaveNoMemberThatIsNotRead) {
   const auto outputs = [](const std::string& members) {
     return Completion(absl::StrCat(R"({"prompt":"p","structured_outputs":{)", members, "}}"));

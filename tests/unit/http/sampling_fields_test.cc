@@ -115,6 +115,39 @@ TEST(SamplingFields, SeedsHaveAnySixtyFourBits) {
   EXPECT_FALSE(Read(request::kChat, "seed", "18446744073709551616").ok());
 }
 
+TEST(SamplingFields, LargeIntegersAreQuotedAsTheyWereWritten) {
+  for (const char* name : {"max_tokens", "top_k", "seed", "stop"}) {
+    for (const char* large : {"99999999999999999999", "100000000000000000000"}) {
+      EXPECT_THAT(Read(request::kChat, name, large),
+                  testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                    StartsWith(absl::StrCat(name, ": ", large, ", expected"))));
+    }
+  }
+  EXPECT_EQ(Read(request::kChat, "temperature", "99999999999999999999")->sampling().temperature(),
+            1e20);
+  EXPECT_EQ(Read(request::kChat, "logit_bias", "{\"5\":99999999999999999999}")
+                ->sampling()
+                .logit_bias()
+                .at(5),
+            1e20f);
+}
+
+TEST(SamplingFields, BiasesComeAsPairs) {
+  for (const request::Api api : kApis) {
+    EXPECT_TRUE(Read(api, "logit_bias", "[]")->sampling().logit_bias().empty());
+    ASSERT_OK_AND_ASSIGN(const auto request, Read(api, "logit_bias", "[[15043,1.5],[7.0,-2]]"));
+    EXPECT_THAT(
+        request.sampling().logit_bias(),
+        ::testing::UnorderedElementsAre(::testing::Pair(15043, 1.5f), ::testing::Pair(7, -2.0f)));
+    for (const char* wrong : {"[5]", "[[5]]", "[[5,1,2]]", "[[-5,1]]", "[[5.5,1]]", "[[5,false]]",
+                              "[[\"a\",1]]", "[[99999999999999999999,1]]", "[[5,1],[5,2]]"}) {
+      EXPECT_THAT(Read(api, "logit_bias", wrong),
+                  testing::StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("logit_bias[")))
+          << wrong;
+    }
+  }
+}
+
 // Absent, every token is allowed.
 TEST(SamplingFields, AnEmptyListOfAllowedTokensIsRefused) {
   for (const request::Api api : kApis) {
