@@ -71,7 +71,8 @@ class ChatFormat final : public AnswerFormat {
       logprobs.clear();
     }
     const std::string logprobs_text =
-        logprobs.empty() ? "null" : absl::StrCat("{\"content\":", JsonText(logprobs), "}");
+        logprobs.empty() ? "null"
+                         : absl::StrCat("{\"content\":", JsonText(logprobs), ",\"refusal\":null}");
     Give(index, messages_[index].finder.AppendWithoutBlanks(text), logprobs_text, extra, events);
   }
 
@@ -130,18 +131,21 @@ class ChatFormat final : public AnswerFormat {
   Json TakeChoice(size_t index) override {
     const Choice& choice = choices_[index];
     Message& message = messages_[index];
-    Json answer = {{"role", "assistant"}, {"content", choice.text}};
+    // Models here write no refusals apart from the text.
+    Json answer = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
     if (!message.calls.empty()) {
       if (choice.text.empty()) answer["content"] = nullptr;
       answer["tool_calls"] = message.calls;
     }
-    Json object = {
-        {"index", index},
-        {"message", std::move(answer)},
-        {"logprobs",
-         api_.logprobs.has_value() ? Json{{"content", std::move(message.logprobs)}} : Json()},
-        {"finish_reason", FinishReason(index)},
-        {"stop_reason", StopReason(choice)}};
+    Json logprobs;
+    if (api_.logprobs.has_value()) {
+      logprobs = {{"content", std::move(message.logprobs)}, {"refusal", nullptr}};
+    }
+    Json object = {{"index", index},
+                   {"message", std::move(answer)},
+                   {"logprobs", std::move(logprobs)},
+                   {"finish_reason", FinishReason(index)},
+                   {"stop_reason", StopReason(choice)}};
     if (api_.return_token_ids) object["token_ids"] = choice.token_ids;
     return object;
   }

@@ -12,7 +12,8 @@
 namespace tandem::router {
 namespace {
 
-// A message's text: a string, or parts of type "text" joined by line ends.
+// A message's text: a string, or parts of type "text" joined by line ends; an assistant's parts may
+// be refusals, too.
 absl::Status ReadContent(const Json& content, const std::string& path, Json& message) {
   if (content.is_string() || content.is_null()) {
     message["content"] = content;
@@ -30,11 +31,15 @@ absl::Status ReadContent(const Json& content, const std::string& path, Json& mes
           absl::StrCat(part_path, ": ", TypeName(content[i]), ", expected an object"));
     }
     Fields part(content[i], part_path);
-    if (part.String("type").value_or("") != "text") {
+    const std::string type = part.String("type").value_or("");
+    const bool refusal = type == "refusal" && message["role"] == "assistant";
+    if (!refusal && type != "text") {
       part.Fault("type", "\"text\": this model reads nothing else");
     }
-    const auto piece = part.String("text");
-    if (part.status().ok() && !piece.has_value()) part.Fault("text", "a string");
+    const auto piece = part.String(refusal ? "refusal" : "text");
+    if (part.status().ok() && !piece.has_value()) {
+      part.Fault(refusal ? "refusal" : "text", "a string");
+    }
     RETURN_IF_ERROR(part.status());
     absl::StrAppend(&text, i == 0 ? "" : "\n", *piece);
   }
@@ -88,7 +93,10 @@ absl::StatusOr<Json> ReadMessage(const Json& object, const std::string& path) {
   message["role"] = role == "developer" ? "system" : role;
   RETURN_IF_ERROR(fields.status());
   const Json* content = fields.Any("content");
-  // An assistant's message may consist of calls alone, or be empty.
+  // An assistant's message may consist of a refusal or of calls alone, or be empty.
+  if (content == nullptr && role == "assistant" && fields.String("refusal").has_value()) {
+    content = fields.Any("refusal");
+  }
   if (content == nullptr && role != "assistant") {
     fields.Fault("content", "a string or a list of text parts");
     return fields.status();

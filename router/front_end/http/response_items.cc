@@ -17,8 +17,9 @@ absl::Status Refused(const std::string& path, absl::string_view what, absl::stri
       absl::StrCat(path, ": ", ShownInQuotes(what), ", expected ", expected));
 }
 
-// The text of `name`: a string, or parts with text joined by line ends, as a chat's are.
-absl::StatusOr<std::string> ReadText(Fields& fields, absl::string_view name) {
+// The text of `name`: a string, or parts with text joined by line ends, as a chat's are; refusals
+// among them if `may_refuse`.
+absl::StatusOr<std::string> ReadText(Fields& fields, absl::string_view name, bool may_refuse) {
   const Json* content = fields.Any(name);
   if (content != nullptr && content->is_string()) return content->get<std::string>();
   if (content == nullptr || !content->is_array()) {
@@ -37,12 +38,14 @@ absl::StatusOr<std::string> ReadText(Fields& fields, absl::string_view name) {
     const auto type = part.String("type");
     if (!type.has_value()) part.Fault("type", "\"input_text\" or \"output_text\"");
     RETURN_IF_ERROR(part.status());
-    if (*type != "input_text" && *type != "output_text") {
+    const bool refusal = may_refuse && *type == "refusal";
+    if (!refusal && *type != "input_text" && *type != "output_text") {
       return Refused(part.PathOf("type"), *type,
                      "\"input_text\" or \"output_text\": this model reads nothing else");
     }
-    const auto piece = part.String("text");
-    if (!piece.has_value()) part.Fault("text", "a string");
+    const char* const member = refusal ? "refusal" : "text";
+    const auto piece = part.String(member);
+    if (!piece.has_value()) part.Fault(member, "a string");
     RETURN_IF_ERROR(part.status());
     absl::StrAppend(&text, i == 0 ? "" : "\n", *piece);
   }
@@ -77,7 +80,7 @@ absl::Status ItemReader::AddMessage(const Json& item, const std::string& path) {
   }
   const std::string status = fields.String("status").value_or("");
   RETURN_IF_ERROR(fields.status());
-  ASSIGN_OR_RETURN(std::string text, ReadText(fields, "content"));
+  ASSIGN_OR_RETURN(std::string text, ReadText(fields, "content", role == "assistant"));
   continues_ = role == "assistant" && (status == "incomplete" || status == "in_progress");
   messages_.push_back({{"role", role}, {"content", std::move(text)}});
   return absl::OkStatus();
@@ -111,7 +114,7 @@ absl::Status ItemReader::AddOutput(const Json& item, const std::string& path) {
     fields.Fault("call_id", "that of a function_call item before this one");
   }
   RETURN_IF_ERROR(fields.status());
-  ASSIGN_OR_RETURN(std::string text, ReadText(fields, "output"));
+  ASSIGN_OR_RETURN(std::string text, ReadText(fields, "output", /*may_refuse=*/false));
   messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
   return absl::OkStatus();
 }

@@ -383,6 +383,22 @@ TEST(Chat, AssistantsMayHaveSaidNothing) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("messages[1].content")));
 }
 
+// OpenAI's API gives refusals a part of their own.
+TEST(Chat, AnAssistantsRefusalIsItsText) {
+  const auto prompt = [](const std::string& message) {
+    return PromptOf(ChatAfter(message, "").value());
+  };
+  const std::string said = prompt(R"({"role":"assistant","content":"No.\nSorry."})");
+  EXPECT_THAT(said, HasSubstr("No.\nSorry."));
+  EXPECT_EQ(prompt(R"({"role":"assistant","content":[{"type":"refusal","refusal":"No."},
+                      {"type":"text","text":"Sorry."}]})"),
+            said);
+  EXPECT_EQ(prompt(R"({"role":"assistant","content":null,"refusal":"No.\nSorry."})"), said);
+  EXPECT_EQ(prompt(R"({"role":"assistant","content":"No.\nSorry.","refusal":null})"), said);
+  EXPECT_THAT(ChatAfter(R"({"role":"user","content":[{"type":"refusal","refusal":"No."}]})", ""),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("content[0].type")));
+}
+
 TEST(Completions, RefusesWhatItCannotCutOrContinue) {
   EXPECT_OK(Completion(R"({"prompt":"a","suffix":""})").status());
   EXPECT_THAT(Completion(R"({"prompt":"a","suffix":"b"})"),

@@ -50,6 +50,7 @@ TEST(ChatFormat, BlanksBetweenCallsAreNotContent) {
     const Json& message = whole["choices"][0]["message"];
     EXPECT_TRUE(message["content"].is_null()) << message["content"];
     EXPECT_EQ(message["tool_calls"].size(), 2u);
+    EXPECT_TRUE(message.contains("refusal") && message["refusal"].is_null());
     int contents = 0, calls = 0;
     for (const absl::string_view event :
          absl::StrSplit(Formatted(/*stream=*/true, text, piece), "\n\n", absl::SkipEmpty())) {

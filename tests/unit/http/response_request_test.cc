@@ -39,6 +39,19 @@ std::string PromptOf(const ApiRequest& api) {
 constexpr char kTool[] =
     R"("tools":[{"type":"function","name":"f","parameters":{"type":"object"},"strict":true}])";
 
+TEST(Response, AnAssistantsRefusalIsItsText) {
+  const auto said = [](const std::string& role, const std::string& part) {
+    return Response(absl::StrCat(R"("input":[{"role":")", role, R"(","content":[{"type":)", part,
+                                 R"(}]},{"role":"user","content":"u"}])"));
+  };
+  const std::string refusal = R"("refusal","refusal":"No.")";
+  ASSERT_OK_AND_ASSIGN(const ApiRequest refused, said("assistant", refusal));
+  ASSERT_OK_AND_ASSIGN(const ApiRequest answered,
+                       said("assistant", R"("output_text","text":"No.")"));
+  EXPECT_EQ(PromptOf(refused), PromptOf(answered));
+  EXPECT_FALSE(said("user", refusal).ok());
+}
+
 TEST(Response, SamplingParametersAreAChats) {
   ASSERT_OK_AND_ASSIGN(const ApiRequest api, Response(R"("model":"m","request_id":"resp_1",
       "temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,"repetition_penalty":1.2,"seed":4,
