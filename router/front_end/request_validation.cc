@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
@@ -20,12 +21,24 @@ absl::Status CheckLength(absl::string_view field, const std::string& value, size
       absl::StrCat(field, ": ", value.size(), " bytes, expected at most ", bytes_max));
 }
 
+// kInvalidArgument with this kContextExcessPayload.
+absl::Status ContextExceeded(const std::string& message, const std::string& excess) {
+  absl::Status status = absl::InvalidArgumentError(message);
+  status.SetPayload(kContextExcessPayload, absl::Cord(excess));
+  return status;
+}
+
 absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity& model) {
-  if (prompt.empty()) return absl::InvalidArgumentError("prompt: empty, expected at least 1 token");
-  if (prompt.size() >= static_cast<size_t>(model.context_tokens))
+  if (prompt.empty()) {
     return absl::InvalidArgumentError(
+        "prompt: empty, expected at least 1 token: this model's tokenizer adds none");
+  }
+  if (prompt.size() >= static_cast<size_t>(model.context_tokens)) {
+    return ContextExceeded(
         absl::StrCat("prompt: ", prompt.size(), " tokens, expected fewer than the context of ",
-                     model.served_name(), ", ", model.context_tokens, " tokens"));
+                     model.served_name(), ", ", model.context_tokens, " tokens"),
+        absl::StrCat(prompt.size(), " ", model.context_tokens - 1));
+  }
   // Nearly always every token is valid. A loop without early exits checks that faster.
   const auto vocab_size = static_cast<uint32_t>(model.vocab_size);
   uint32_t outside = 0;
@@ -196,10 +209,11 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   RETURN_IF_ERROR(request::Validate(sampling, model.vocab_size));
   RETURN_IF_ERROR(request::Validate(stop, model.vocab_size));
   if (stop.max_tokens > room)
-    return absl::InvalidArgumentError(
+    return ContextExceeded(
         absl::StrCat("max_tokens: ", stop.max_tokens, " after a prompt of ", prompt.size(),
                      " tokens, expected at most ", room, ": the context of ", model.served_name(),
-                     " is ", model.context_tokens, " tokens"));
+                     " is ", model.context_tokens, " tokens"),
+        absl::StrCat(prompt.size(), " ", stop.max_tokens, " ", model.context_tokens));
   if (searched && stop.max_tokens > kBeamTokensMax)
     return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", stop.max_tokens,
                                                    ", expected at most ", kBeamTokensMax,

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "common/runtime/random.h"
 #include "router/core/request_input.h"
@@ -20,6 +21,11 @@ inline constexpr size_t kCacheSaltBytesMax = 1024;
 inline constexpr int32_t kBeamTokensMax = 65535;
 inline constexpr int kBadWordTextsMax = 256;
 inline constexpr int64_t kBadWordBytesMax = 256;
+
+// The payload of the status of a request that exceeds the context, for APIs with words of their
+// own: "PROMPT MAXIMUM", in tokens, of a prompt that is too long, and "PROMPT MAX_TOKENS CONTEXT"
+// of one with too many max_tokens.
+inline constexpr absl::string_view kContextExcessPayload = "tandem/context-excess";
 
 // Whether the client wants only its prompt back: max_tokens 0 together with echo or
 // prompt_logprobs. Each of its sequences runs for one token, which the client does not see.

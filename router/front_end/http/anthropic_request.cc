@@ -3,8 +3,12 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "router/core/service_tier.h"
@@ -13,6 +17,7 @@
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/request_fields.h"
 #include "router/front_end/http/sampling_fields.h"
+#include "router/front_end/request_validation.h"
 
 namespace tandem::router {
 namespace {
@@ -138,6 +143,18 @@ absl::Status ReadUnservedFields(Fields& fields) {
 }  // namespace
 
 absl::Status ToAnthropicFieldNames(const absl::Status& status) {
+  if (const auto excess = status.GetPayload(kContextExcessPayload); excess.has_value()) {
+    const std::vector<std::string> tokens = absl::StrSplit(std::string(*excess), ' ');
+    if (tokens.size() == 2) {
+      return absl::Status(status.code(), absl::StrCat("prompt is too long: ", tokens[0],
+                                                      " tokens > ", tokens[1], " maximum"));
+    }
+    return absl::Status(
+        status.code(),
+        absl::StrCat("input length and `max_tokens` exceed context limit: ",
+                     absl::StrJoin(tokens.begin(), tokens.end() - 1, " + "), " > ", tokens.back(),
+                     ", decrease input length or `max_tokens` and try again"));
+  }
   static const auto* const names =
       new FieldNames{{"stop", "stop_sequences"},
                      {"guided_json", "output_config.format.schema"},

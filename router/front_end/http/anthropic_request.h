@@ -23,7 +23,8 @@ struct AnthropicReading {
 absl::StatusOr<ApiRequest> ReadAnthropic(const Json& body, const ModelAssets& assets,
                                          const AnthropicReading& reading);
 
-// `status`, whose message begins with a field of a chat, with Anthropic's name of that field.
+// `status`, whose message begins with a field of a chat, with Anthropic's name of that field. One
+// about the context has Anthropic's words, which its clients look for.
 absl::Status ToAnthropicFieldNames(const absl::Status& status);
 
 }  // namespace tandem::router

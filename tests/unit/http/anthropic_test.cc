@@ -6,18 +6,21 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/runtime/random.h"
 #include "router/front_end/http/anthropic_format.h"
 #include "router/front_end/http/anthropic_request.h"
 #include "router/front_end/http/api_dialect.h"
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/request_headers.h"
+#include "router/front_end/request_validation.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 const ModelAssets& MessageAssets() {
@@ -333,6 +336,26 @@ TEST(AnthropicFormat, ErrorsHaveAnthropicsForm) {
   HttpReply busy = ErrorReply(absl::UnavailableError("busy"));
   ErrorForm{Dialect::kAnthropic, ""}.Apply(busy);
   EXPECT_EQ(busy.body, R"({"type":"error","error":{"type":"overloaded_error","message":"busy"}})");
+}
+
+// Clients look for these words to shorten a conversation or an answer.
+TEST(Anthropic, TheContextIsExceededInAnthropicsWords) {
+  const ModelIdentity model = {.name = "m", .vocab_size = 300, .context_tokens = 100};
+  const std::unique_ptr<Random> random = NewSeededRandom(1);
+  const auto refusal = [&](size_t prompt, int32_t max_tokens) {
+    v1::GenerateRequest request;
+    request.mutable_tokens()->add_ids(1);
+    request.mutable_stop()->set_max_tokens(max_tokens);
+    return std::string(
+        ToAnthropicFieldNames(
+            ValidateRequest(request, std::vector<TokenId>(prompt, 1), model, {}, *random).status())
+            .message());
+  };
+  EXPECT_EQ(refusal(100, 1), "prompt is too long: 100 tokens > 99 maximum");
+  EXPECT_EQ(refusal(90, 11),
+            "input length and `max_tokens` exceed context limit: 90 + 11 > 100, decrease input "
+            "length or `max_tokens` and try again");
+  EXPECT_EQ(refusal(90, 10), "");
 }
 
 TEST(RequestHeaders, AKeyMayHaveAHeaderOfItsOwn) {
