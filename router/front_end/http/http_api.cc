@@ -154,8 +154,8 @@ std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head, Port
   const Route* route = FindRoute(WithoutLastSlash(head.path));
   // Handle refuses a path that is not there; the body's bound is the usual one.
   if (route == nullptr || !NeedsKey(*route, port)) return std::nullopt;
-  const absl::Status known =
-      deps_.keys->IdentifyFrom(head.source, Authorization(head), RealClock().Now()).status();
+  const absl::Status known = NameKeyHeader(
+      deps_.keys->IdentifyFrom(head.source, Authorization(head), RealClock().Now()).status(), head);
   if (known.ok()) return std::nullopt;
   const Call call = CallOf(head);
   if (const auto audit = BeginAudit(head, *route, port, call.request_id); audit != nullptr)
@@ -210,7 +210,7 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
     if (!shed.ok()) return Reply(call, ErrorReply(shed));
   }
   if (const absl::Status known = Identify(route, call); !known.ok()) {
-    return Reply(call, ErrorReply(known));
+    return Reply(call, ErrorReply(NameKeyHeader(known, call.request)));
   }
   if (method == "POST" && !IsJson(call.request)) {
     return Reply(call, ErrorReply(415, "content-type: expected application/json"));

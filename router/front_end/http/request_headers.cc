@@ -3,6 +3,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "router/front_end/http/api_dialect.h"
+#include "router/front_end/http/json_fields.h"
 
 namespace tandem::router {
 namespace {
@@ -35,6 +37,15 @@ std::string Authorization(const HttpRequest& request) {
   const absl::string_view authorization = request.Header("authorization");
   if (!authorization.empty() || key.empty()) return std::string(authorization);
   return absl::StrCat("Bearer ", key);
+}
+
+absl::Status NameKeyHeader(const absl::Status& status, const HttpRequest& request) {
+  if (!request.Header("authorization").empty()) return status;
+  if (!request.Header("x-api-key").empty()) {
+    return RenameField(status, {{"authorization", "x-api-key"}});
+  }
+  if (!absl::IsUnauthenticated(status) || DialectOf(request) != Dialect::kAnthropic) return status;
+  return absl::UnauthenticatedError("x-api-key: missing, expected an API key");
 }
 
 }  // namespace tandem::router

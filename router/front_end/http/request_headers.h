@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "router/front_end/http/http_message.h"
 
 namespace tandem::router {
@@ -20,5 +21,8 @@ bool IsJson(const HttpRequest& request);
 // The client's key as an authorization header has it. Anthropic's clients have a header of their
 // own for it (x-api-key), which counts where there is no other. Empty: no key.
 std::string Authorization(const HttpRequest& request);
+// `status` of a key that was refused, whose message begins with "authorization", with the header in
+// which the client sent the key, or in which the API's clients send it.
+absl::Status NameKeyHeader(const absl::Status& status, const HttpRequest& request);
 
 }  // namespace tandem::router

@@ -367,5 +367,20 @@ TEST(RequestHeaders, AKeyMayHaveAHeaderOfItsOwn) {
   EXPECT_EQ(Authorization(request), "Bearer j");
 }
 
+TEST(RequestHeaders, ARefusedKeyIsNamedByItsHeader) {
+  const absl::Status unknown = absl::UnauthenticatedError("authorization: unknown API key");
+  const auto named = [&](const std::string& path, HttpHeaders headers) {
+    HttpRequest request;
+    request.path = path;
+    request.headers = std::move(headers);
+    return std::string(NameKeyHeader(unknown, request).message());
+  };
+  EXPECT_EQ(named("/v1/messages", {{"x-api-key", "k"}}), "x-api-key: unknown API key");
+  EXPECT_EQ(named("/v1/completions", {{"x-api-key", "k"}}), "x-api-key: unknown API key");
+  EXPECT_EQ(named("/v1/messages", {{"authorization", "Bearer k"}}), unknown.message());
+  EXPECT_EQ(named("/v1/messages", {}), "x-api-key: missing, expected an API key");
+  EXPECT_EQ(named("/v1/completions", {}), unknown.message());
+}
+
 }  // namespace
 }  // namespace tandem::router
