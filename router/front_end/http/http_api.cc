@@ -175,6 +175,9 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange
   call.exchange = std::move(exchange);
   call.port = port;
   call.now = RealClock().Now();
+  if (const absl::Status host = CheckOneHost(call.request); !host.ok()) {
+    return Reply(call, ErrorReply(host));
+  }
   if (looks_at_hosts_) {
     const absl::Status host = CheckHost(
         call.request, port == Port::kAdmin ? admin_loopback_ : loopback_, allowed_origins_);

@@ -1,5 +1,6 @@
 #include "router/front_end/http/request_headers.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,14 @@ absl::Status NameKeyHeader(const absl::Status& status, const HttpRequest& reques
   }
   if (!absl::IsUnauthenticated(status) || DialectOf(request) != Dialect::kAnthropic) return status;
   return absl::UnauthenticatedError("x-api-key: missing, expected an API key");
+}
+
+absl::Status CheckOneHost(const HttpRequest& request) {
+  const auto hosts =
+      absl::c_count_if(request.headers, [](const auto& header) { return header.first == "host"; });
+  if (hosts == 1 || (hosts == 0 && !request.chunked_allowed)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("host: ", hosts == 0 ? "missing" : "given twice", ", expected one such header"));
 }
 
 }  // namespace tandem::router

@@ -24,5 +24,7 @@ std::string Authorization(const HttpRequest& request);
 // `status` of a key that was refused, whose message begins with "authorization", with the header in
 // which the client sent the key, or in which the API's clients send it.
 absl::Status NameKeyHeader(const absl::Status& status, const HttpRequest& request);
+// kInvalidArgument unless the request has the one Host that HTTP/1.1 demands (RFC 9112, 3.2).
+absl::Status CheckOneHost(const HttpRequest& request);
 
 }  // namespace tandem::router

@@ -51,7 +51,7 @@ TEST(HttpConnections, AreKeptAndPipelined) {
   }
   // The body may wait for permission, and come in chunks.
   socket.Send(
-      "POST /v1/completions HTTP/1.1\r\nexpect: 100-continue\r\n"
+      "POST /v1/completions HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\n"
       "transfer-encoding: chunked\r\n\r\n");
   EXPECT_EQ(socket.Read().status, 100);
   socket.Send("a\r\n{\"prompt\":\r\n14\r\n\"xyz\",\"max_tokens\":1\r\n1\r\n}\r\n0\r\n\r\n");

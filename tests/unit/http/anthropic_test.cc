@@ -382,5 +382,19 @@ TEST(RequestHeaders, ARefusedKeyIsNamedByItsHeader) {
   EXPECT_EQ(named("/v1/completions", {}), unknown.message());
 }
 
+TEST(RequestHeaders, ThereIsOneHost) {
+  HttpRequest request;
+  request.chunked_allowed = false;
+  EXPECT_OK(CheckOneHost(request)) << "HTTP/1.0 has none";
+  request.chunked_allowed = true;
+  EXPECT_THAT(CheckOneHost(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host: missing")));
+  request.headers = {{"host", ""}};
+  EXPECT_OK(CheckOneHost(request));
+  request.headers = {{"host", "a"}, {"x", "y"}, {"host", "a"}};
+  EXPECT_THAT(CheckOneHost(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("given twice")));
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -154,6 +154,15 @@ TEST_F(Dialects, OllamasVersionIsThatOfTheApi) {
   EXPECT_EQ(ollama["tandem"], own["version"]);
 }
 
+TEST_F(Dialects, ARequestHasOneHost) {
+  EXPECT_EQ(Ask(http_->address(), "GET /live HTTP/1.1\r\nconnection: close\r\n\r\n").status, 400);
+  EXPECT_EQ(
+      Ask(http_->address(), "GET /live HTTP/1.1\r\nhost: a\r\nhost: b\r\nconnection: close\r\n\r\n")
+          .status,
+      400);
+  EXPECT_EQ(Ask(http_->address(), "GET /live HTTP/1.0\r\n\r\n").status, 200);
+}
+
 TEST_F(Dialects, OnlyATemplateThatShowsToolsIsListedWithThem) {
   const auto capabilities = [&] { return Post("/api/show", "{}").Json()["capabilities"]; };
   const nlohmann::json without = {"completion"};
