@@ -16,6 +16,15 @@ namespace {
 // The version of Ollama whose members /api/show and answers have. Clients refuse older ones.
 constexpr char kOllamaVersion[] = "0.6.4";
 
+// Whether `model` and `name` are absent or empty.
+bool LacksModel(const Json& body) {
+  for (const char* member : {"model", "name"}) {
+    const auto name = body.find(member);
+    if (name != body.end() && !name->is_null() && *name != "") return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void HttpApi::OllamaAnswer(Call& call, ApiKind kind) {
@@ -91,6 +100,9 @@ void HttpApi::OllamaVersion(Call& call) {
 
 void HttpApi::OllamaShow(Call& call) {
   const absl::StatusOr<Json> body = ParseBody(call);
+  if (body.ok() && LacksModel(*body)) {
+    return Reply(call, ErrorReply(400, "model is required"));  // as Ollama says it
+  }
   const absl::StatusOr<std::string> name = body.ok() ? OllamaNameIn(*body) : body.status();
   if (!name.ok()) return Reply(call, ErrorReply(name.status()));
   const ModelAssets& assets = deps_.session.assets;

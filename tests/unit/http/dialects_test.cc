@@ -154,6 +154,15 @@ TEST_F(Dialects, OllamasVersionIsThatOfTheApi) {
   EXPECT_EQ(ollama["tandem"], own["version"]);
 }
 
+TEST_F(Dialects, OllamasShowNeedsAModel) {
+  for (const char* body : {"{}", R"({"model":""})", R"({"name":null})"}) {
+    const auto answer = Post("/api/show", body);
+    EXPECT_EQ(answer.status, 400) << body;
+    EXPECT_EQ(answer.body, R"({"error":"model is required"})");
+  }
+  EXPECT_EQ(Post("/api/show", R"({"name":"hash"})").status, 200);
+}
+
 TEST_F(Dialects, ARequestHasOneHost) {
   EXPECT_EQ(Ask(http_->address(), "GET /live HTTP/1.1\r\nconnection: close\r\n\r\n").status, 400);
   EXPECT_EQ(
@@ -164,7 +173,9 @@ TEST_F(Dialects, ARequestHasOneHost) {
 }
 
 TEST_F(Dialects, OnlyATemplateThatShowsToolsIsListedWithThem) {
-  const auto capabilities = [&] { return Post("/api/show", "{}").Json()["capabilities"]; };
+  const auto capabilities = [&] {
+    return Post("/api/show", R"({"model":"hash"})").Json()["capabilities"];
+  };
   const nlohmann::json without = {"completion"};
   const nlohmann::json with = {"completion", "tools"};
   EXPECT_EQ(capabilities(), without);

@@ -208,8 +208,8 @@ TEST_P(ShortTemplates, ManyTokensOverGrpcBecomeTextOnThreadsOfTheirOwn) {
 TEST_P(ShortTemplates, ALongBodyThatAsksWhatIsServedIsReadOnThreadsOfTheirOwn) {
   const std::string blanks(LongWork::kShortBytesMax, ' ');
   ExpectWaits([&] {
-    const auto shown =
-        Ask(front_ends_.http->address(), PostOf("/api/show", absl::StrCat("{", blanks, "}")));
+    const auto shown = Ask(front_ends_.http->address(),
+                           PostOf("/api/show", absl::StrCat(R"({"model":"hash")", blanks, "}")));
     EXPECT_EQ(shown.status, 200) << shown.body;
   });
 }
@@ -252,7 +252,8 @@ TEST_P(LongTemplates, OthersDoNotWait) {
   EXPECT_EQ(Ask(front_ends_.http->address(), GetOf("/live")).status, 200);
   EXPECT_EQ(Ask(front_ends_.http->address(), PostOf("/detokenize", R"({"tokens":[104]})")).status,
             200);
-  EXPECT_EQ(Ask(front_ends_.http->address(), PostOf("/api/show", "{}")).status, 200);
+  EXPECT_EQ(Ask(front_ends_.http->address(), PostOf("/api/show", R"({"model":"hash"})")).status,
+            200);
 }
 
 }  // namespace
