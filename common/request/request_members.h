@@ -60,6 +60,7 @@ inline constexpr RequestMember kRequestMembers[] = {
     {"guided_regex", kBoth, Handling::kServed, "", ""},
     {"guided_choice", kBoth, Handling::kServed, "", ""},
     {"guided_grammar", kBoth, Handling::kServed, "", ""},
+    {"guided_json_object", kBoth, Handling::kServed, "true: any JSON object.", ""},
     {"grammar", kBoth, Handling::kServed, "As guided_grammar.", ""},
     {"json_schema", kBoth, Handling::kServed, "As guided_json.", ""},
     {"skip_special_tokens", kBoth, Handling::kServed, "", ""},

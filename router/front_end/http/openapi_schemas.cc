@@ -46,6 +46,9 @@ constexpr FieldNote kSharedFields[] = {
     {"guided_regex", "string", "A regular expression that the whole answer matches."},
     {"guided_choice", "array", "Texts of which the answer is one.", "string"},
     {"guided_grammar", "string", "An EBNF grammar that the answer follows."},
+    {"guided_json_object", "boolean", "true: the answer is a JSON object."},
+    {"grammar", "string", "As guided_grammar; an empty one is none."},
+    {"json_schema", "any", "As guided_json."},
     {"structured_outputs", "object", "One of json, regex, choice, grammar, json_object."},
     {"skip_special_tokens", "boolean", "false: special tokens stay in the text."},
     {"prompt_logprobs", "integer", "Log-probabilities of the prompt's tokens; not with stream.", "",
@@ -76,6 +79,8 @@ constexpr FieldNote kChatFields[] = {
     {"add_generation_prompt", "boolean", "false: the prompt ends after the last message."},
     {"continue_final_message", "boolean", "The answer continues the last message."},
     {"add_special_tokens", "boolean", "Adds the tokenizer's special tokens once more."},
+    {"documents", "array", "For the model's template.", "object"},
+    {"chat_template_kwargs", "object", "Variables of the model's template."},
 };
 constexpr FieldNote kResponseFields[] = {
     {"input", "any", "A text, or items: messages, function calls and their outputs."},

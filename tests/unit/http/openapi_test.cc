@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/request/parameter_table.h"
+#include "common/request/request_members.h"
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/completion_request.h"
 #include "router/front_end/http/http_api.h"
@@ -94,6 +95,20 @@ TEST(OpenApi, EveryParameterHasEachOfItsNames) {
   EXPECT_EQ(top_p["exclusiveMinimum"], 0);
   EXPECT_EQ(top_p["maximum"], 1);
   EXPECT_EQ(top_p["default"], 1);
+}
+
+TEST(OpenApi, EveryServedMemberIsDescribed) {
+  const Json schemas = OpenApiSchemas();
+  for (const request::RequestMember& member : request::kRequestMembers) {
+    if (member.handling != request::Handling::kServed) continue;
+    const std::string name(member.name);
+    if (member.apis & request::kCompletions) {
+      EXPECT_TRUE(schemas["CompletionRequest"]["properties"].contains(name)) << name;
+    }
+    if (member.apis & request::kChat) {
+      EXPECT_TRUE(schemas["ChatRequest"]["properties"].contains(name)) << name;
+    }
+  }
 }
 
 TEST(OpenApi, AStrictReaderKnowsEveryDescribedField) {
