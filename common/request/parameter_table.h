@@ -140,8 +140,9 @@ inline constexpr std::tuple kParameters = {
                .flag = {.help = "Sample among this many likeliest tokens; 0 = all."}}},
     Parameter{&SamplingParams::top_p,
               {.name = "top_p",
-               .range = {.low = 0, .high = 1, .low_excluded = true},
-               .help = "Samples among the likeliest tokens of this total probability.",
+               .range = {.low = 0, .high = 1},
+               .help = "Samples among the likeliest tokens of this total probability; 0 takes "
+                       "the likeliest one.",
                .flag = {.help = "Sample among the likeliest tokens of this total "
                                 "probability."}}},
     Parameter{&SamplingParams::min_p,

@@ -61,7 +61,7 @@ struct StopParams {
 
 // Checks every parameter against its row in the table. `vocab_size` bounds token ids;
 // `logprobs_max` stands for the table's bound of `logprobs`. kInvalidArgument names the first
-// faulty parameter, its value and what was expected: "top_p: 1.5, expected a number in (0, 1]".
+// faulty parameter, its value and what was expected: "top_p: 1.5, expected a number in [0, 1]".
 absl::Status Validate(const SamplingParams& params, int32_t vocab_size,
                       int32_t logprobs_max = kLogprobsMax);
 absl::Status Validate(const StopParams& params, int32_t vocab_size);

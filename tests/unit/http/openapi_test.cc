@@ -92,7 +92,7 @@ TEST(OpenApi, EveryParameterHasEachOfItsNames) {
     });
   }
   const Json& top_p = schemas["ChatRequest"]["properties"]["top_p"];
-  EXPECT_EQ(top_p["exclusiveMinimum"], 0);
+  EXPECT_EQ(top_p["minimum"], 0);
   EXPECT_EQ(top_p["maximum"], 1);
   EXPECT_EQ(top_p["default"], 1);
 }
