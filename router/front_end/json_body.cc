@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -47,7 +48,9 @@ class Builder {
 
   bool key(string_t& name) {
     Frame& frame = open_.back();
-    if (!IsNew(frame, name)) {
+    const bool is_new = IsNew(frame, name);
+    frame.repeats |= !is_new;
+    if (!is_new && !limits_.takes_last) {
       fault_ = absl::StrCat(Join(Path(), Shown(name)), ": given twice");
       return false;
     }
@@ -77,7 +80,8 @@ class Builder {
  private:
   struct Frame {
     Json* container = nullptr;
-    std::string key;  // of the member being read
+    std::string key;       // of the member being read
+    bool repeats = false;  // a name was given twice
     // Bound: JsonLimits::values_max.
     absl::flat_hash_set<std::string> names;  // of a large object
   };
@@ -89,6 +93,23 @@ class Builder {
       for (const auto& [member, value] : object.items()) frame.names.insert(member);
     }
     return frame.names.insert(name).second;
+  }
+
+  static Json::object_t::Container& MembersOf(Json& object) {
+    return object.get_ref<Json::object_t&>();
+  }
+
+  static void KeepLast(Json& object) {
+    Json::object_t::Container& members = MembersOf(object);
+    // Bound: the members.
+    absl::flat_hash_map<absl::string_view, size_t> last;
+    for (size_t i = 0; i < members.size(); ++i) last[members[i].first] = i;
+    Json::object_t::Container kept;
+    kept.reserve(last.size());
+    for (size_t i = 0; i < members.size(); ++i)
+      if (last.at(members[i].first) == i)
+        kept.emplace_back(members[i].first, std::move(members[i].second));
+    members.swap(kept);
   }
 
   static std::string Join(const std::string& path, absl::string_view name) {
@@ -124,10 +145,9 @@ class Builder {
       frame.container->push_back(std::move(value));
       return &frame.container->back();
     }
-    // The name is new: no need to look for it again.
-    auto& members = frame.container->get_ref<Json::object_t&>();
-    using Members = Json::object_t::Container;
-    static_cast<Members&>(members).emplace_back(frame.key, std::move(value));
+    // The name is new, or Close keeps the last one: no need to look for it again.
+    Json::object_t::Container& members = MembersOf(*frame.container);
+    members.emplace_back(frame.key, std::move(value));
     return &members.back().second;
   }
 
@@ -149,6 +169,7 @@ class Builder {
   }
 
   bool Close() {
+    if (open_.back().repeats) KeepLast(*open_.back().container);
     open_.pop_back();
     if (!open_.empty()) open_.back().key.clear();
     return true;
@@ -210,6 +231,10 @@ absl::StatusOr<Json> ParseJsonBody(absl::string_view body, const JsonLimits& lim
         absl::StrCat("body: ", TypeName(value), ", expected a JSON object"));
   }
   return value;
+}
+
+absl::StatusOr<Json> ParseModelJson(absl::string_view text) {
+  return ParseJsonBody(text, {.depth_max = kModelDepthMax, .takes_last = true});
 }
 
 std::vector<int32_t> UnpackIds(const Json& packed) {

@@ -1,7 +1,8 @@
-// Reads JSON bodies of clients, and writes JSON text for replies. simdjson parses well-formed text;
-// nlohmann's parser reads the rest and finds the fault. This layer bounds depth and size, refuses
-// fields that are given twice, and names the field in which the text is broken.
-// Thread safety: pure functions. Errors: kInvalidArgument naming field and byte.
+// Reads JSON bodies of clients and JSON that models wrote, and writes JSON text for replies.
+// simdjson parses well-formed text; nlohmann's parser reads the rest and finds the fault. This
+// layer bounds depth and size, refuses fields that are given twice, and names the field in which
+// the text is broken. Thread safety: pure functions. Errors: kInvalidArgument naming field and
+// byte.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,12 +23,21 @@ struct JsonLimits {
   // Whether lists of token ids in the members "prompt" and "tokens" may be returned packed; see
   // IsPackedIds().
   bool packs_prompts = false;
+  // Whether of an object's members with one name the last one counts, as for most readers.
+  // Otherwise a name that is given twice is an error.
+  bool takes_last = false;
 };
 
 // Parses a JSON object. kInvalidArgument "field: …" (or "body: …") gives the byte of the fault: not
 // JSON, not UTF-8, a lone surrogate, a number that no double holds, a field given twice, too deep,
 // too many values.
 absl::StatusOr<Json> ParseJsonBody(absl::string_view body, const JsonLimits& limits = {});
+
+// Parses a JSON object that a model wrote, such as the arguments of a call. A constraint allows
+// more than clients' bodies may have: objects with a name given twice, of which the last one
+// counts, and kModelDepthMax levels. Errors otherwise as ParseJsonBody.
+inline constexpr int kModelDepthMax = 512;
+absl::StatusOr<Json> ParseModelJson(absl::string_view text);
 
 // Whether `value` is a packed list: at least one token id, none negative, stored as one binary
 // value. Storing thousands of ids as JSON numbers would be most of a request's cost.

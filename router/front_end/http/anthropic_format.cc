@@ -124,7 +124,7 @@ class AnthropicFormat final : public AnswerFormat {
       BlockEvent("content_block_stop", {}, *events);
     }
     // Arguments that were cut off are no object: `stop_reason` says so.
-    absl::StatusOr<Json> input = ParseJsonBody(call.arguments);
+    absl::StatusOr<Json> input = ParseModelJson(call.arguments);
     if (input.ok()) block["input"] = *std::move(input);
     blocks_.push_back(std::move(block));
   }

@@ -156,7 +156,7 @@ absl::StatusOr<std::string> RenderContinued(const ModelAssets& assets,
 }  // namespace
 
 Json ParseArguments(absl::string_view text) {
-  absl::StatusOr<Json> parsed = ParseJsonBody(text);
+  absl::StatusOr<Json> parsed = ParseJsonBody(text, {.takes_last = true});
   return parsed.ok() ? *std::move(parsed) : Json::object();
 }
 

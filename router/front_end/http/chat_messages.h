@@ -26,8 +26,8 @@ absl::StatusOr<std::string> RenderMessages(Fields& fields, const ModelAssets& as
 absl::Status CheckTools(Fields& fields, const Json& tools);
 
 // The arguments of a call that a conversation brings as text. An empty object where the text is not
-// one JSON object that ParseJsonBody takes: an answer's length or a stop string cuts calls off, and
-// clients send these back as they are.
+// one JSON object within the bounds of bodies: an answer's length or a stop string cuts calls off,
+// and clients send these back as they are.
 Json ParseArguments(absl::string_view text);
 
 }  // namespace tandem::router

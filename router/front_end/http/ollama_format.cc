@@ -64,7 +64,7 @@ class OllamaFormat final : public AnswerFormat {
     Json calls = Json::array();
     for (const ToolCall& call : pieces.calls) {
       // Ollama's arguments are an object. Those of a call that is none are kept as its one member.
-      absl::StatusOr<Json> arguments = ParseJsonBody(call.arguments);
+      absl::StatusOr<Json> arguments = ParseModelJson(call.arguments);
       Json object = arguments.ok() ? *std::move(arguments) : Json{{"arguments", call.arguments}};
       calls.push_back({{"function", {{"name", call.name}, {"arguments", std::move(object)}}}});
     }

@@ -56,7 +56,7 @@ class ObjectScanner {
 };
 
 bool IsObject(absl::string_view json) {
-  const absl::StatusOr<Json> value = ParseJsonBody(absl::StripAsciiWhitespace(json));
+  const absl::StatusOr<Json> value = ParseModelJson(absl::StripAsciiWhitespace(json));
   return value.ok() && value->is_object();
 }
 
@@ -79,9 +79,10 @@ size_t ValueBytes(absl::string_view json) {
   return json.size();
 }
 
-// The text of the member `name` of an object; empty if its name is not spelt so. REQUIRES: `object`
-// is the text of a JSON object.
+// The text of the last member `name` of an object; empty if its name is not spelt so. REQUIRES:
+// `object` is the text of a JSON object.
 absl::string_view MemberText(absl::string_view object, absl::string_view name) {
+  absl::string_view found;
   size_t at = object.find('{');
   while (at < object.size() && object[at] != '}') {
     const size_t key = object.find('"', at);
@@ -90,10 +91,10 @@ absl::string_view MemberText(absl::string_view object, absl::string_view name) {
     while (end < object.size() && object[end] != '"') end += object[end] == '\\' ? 2 : 1;
     const size_t value = std::min(object.find(':', end), object.size() - 1) + 1;
     const absl::string_view text = object.substr(value, ValueBytes(object.substr(value)));
-    if (object.substr(key + 1, end - key - 1) == name) return text;
+    if (object.substr(key + 1, end - key - 1) == name) found = text;
     at = value + text.size();
   }
-  return "";
+  return found;
 }
 
 // `json` without blanks between its parts. Numbers keep their digits, which a parsed value may not.
@@ -279,13 +280,13 @@ bool ToolCallFinder::AddCall(const Json& object, absl::string_view json, ToolPie
 }
 
 bool ToolCallFinder::AddCallText(absl::string_view json, ToolPieces& pieces) {
-  const absl::StatusOr<Json> object = ParseJsonBody(absl::StripAsciiWhitespace(json));
+  const absl::StatusOr<Json> object = ParseModelJson(absl::StripAsciiWhitespace(json));
   return object.ok() && AddCall(*object, json, pieces);
 }
 
 void ToolCallFinder::TakeList(absl::string_view json, ToolPieces& pieces) {
-  // A list is not a body, so it is read as a member of one.
-  const absl::StatusOr<Json> list = ParseJsonBody(absl::StrCat("{\"calls\":", json, "}"));
+  // Only objects are read, so the list is read as a member of one.
+  const absl::StatusOr<Json> list = ParseModelJson(absl::StrCat("{\"calls\":", json, "}"));
   if (!list.ok() || !(*list)["calls"].is_array()) return;
   ObjectScanner scanner(json);
   for (const Json& object : (*list)["calls"]) {
@@ -307,7 +308,7 @@ void ToolCallFinder::TakeCutList(absl::string_view json, ToolPieces& pieces) {
   absl::string_view head = absl::StripTrailingAsciiWhitespace(rest.substr(0, arguments));
   head.remove_suffix(absl::EndsWith(head, ",") ? 1 : 0);
   const std::string named_text = absl::StrCat(head, "}");
-  const absl::StatusOr<Json> named = ParseJsonBody(named_text);
+  const absl::StatusOr<Json> named = ParseModelJson(named_text);
   ToolCall call;
   if (!named.ok() || !ReadCall(*named, named_text, call)) return;
   call.arguments =

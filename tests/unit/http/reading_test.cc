@@ -418,4 +418,26 @@ TEST(JsonBody, IdsOfEveryLengthArriveAsTheyWereWritten) {
 }
 
 }  // namespace
+// Goal: of what a model wrote, the last member of a name counts, also in objects so large that
+// names are looked up in a set; what lies beside it stays in order.
+TEST(ModelJson, TheLastMemberOfANameCounts) {
+  std::string text = R"({"a":0,"b":1,"a":{"c":1,"c":[2]})";
+  std::string expected = R"({"b":1,"a":{"c":[2]})";
+  for (int i = 0; i < 100; ++i) absl::StrAppend(&text, ",\"m", i % 50, "\":", i);
+  for (int i = 50; i < 100; ++i) absl::StrAppend(&expected, ",\"m", i % 50, "\":", i);
+  const absl::StatusOr<Json> value = ParseModelJson(text + "}");
+  ASSERT_TRUE(value.ok()) << value.status();
+  EXPECT_EQ(JsonText(*value), expected + "}");
+  EXPECT_FALSE(ParseJsonBody(text + "}").ok());
+}
+
+TEST(ModelJson, IsBounded) {
+  const auto nested = [](int levels) {
+    return absl::StrCat("{\"a\":", std::string(static_cast<size_t>(levels - 1), '['),
+                        std::string(static_cast<size_t>(levels - 1), ']'), "}");
+  };
+  EXPECT_TRUE(ParseModelJson(nested(kModelDepthMax)).ok());
+  EXPECT_FALSE(ParseModelJson(nested(kModelDepthMax + 1)).ok());
+}
+
 }  // namespace tandem::router

@@ -234,5 +234,33 @@ TEST(ToolCalls, ACutListIsCallsToo) {
   }
 }
 
+// Constraints let a model give a name twice, and nest deeper than a client's body may. JSON readers
+// take the last one.
+TEST(ToolCalls, NamesGivenTwiceAndDeepNestingAreCalls) {
+  const std::string deep = std::string(200, '[') + std::string(200, ']');
+  for (const std::string& arguments :
+       {std::string(R"({"x":1,"y":{"z":1,"z":2},"x":2})"), absl::StrCat("{\"x\":", deep, "}")}) {
+    SCOPED_TRACE(arguments);
+    const std::string list = absl::StrCat(R"([{"name":"f","parameters":{}},)",
+                                          R"({"name":"g","parameters":)", arguments, "}]");
+    const ToolPieces required = Found(ToolMode::kRequired, list, 7);
+    ASSERT_EQ(required.calls.size(), 2u);
+    EXPECT_EQ(required.calls[1].arguments, arguments);
+    EXPECT_TRUE(required.calls[1].whole);
+    const ToolPieces named = Found(ToolMode::kNamed, arguments, 7);
+    ASSERT_EQ(named.calls.size(), 1u);
+    EXPECT_TRUE(named.calls[0].whole);
+    const ToolPieces section = Found(
+        ToolMode::kAuto,
+        absl::StrCat(R"(<tool_call>{"name":"f","arguments":)", arguments, "}</tool_call>"), 7);
+    ASSERT_EQ(section.calls.size(), 1u);
+    EXPECT_EQ(section.calls[0].arguments, arguments);
+  }
+  const ToolPieces twice =
+      Found(ToolMode::kRequired, R"([{"name":"f","parameters":{"x":1},"parameters":{"x":2}}])", 7);
+  ASSERT_EQ(twice.calls.size(), 1u);
+  EXPECT_EQ(twice.calls[0].arguments, R"({"x":2})");
+}
+
 }  // namespace
 }  // namespace tandem::router
