@@ -35,7 +35,7 @@ TEST(SamplingParams, EachFieldOutOfRangeIsNamed) {
       {"temperature", [&](auto& p) { p.temperature = nan; }},
       {"temperature", [](auto& p) { p.temperature = std::numeric_limits<double>::infinity(); }},
       {"top_k: -2", [](auto& p) { p.top_k = -2; }},
-      {"top_p", [](auto& p) { p.top_p = 0; }},
+      {"top_p", [](auto& p) { p.top_p = -0.5; }},
       {"top_p", [](auto& p) { p.top_p = 1.01; }},
       {"min_p", [](auto& p) { p.min_p = -0.01; }},
       {"repetition_penalty", [](auto& p) { p.repetition_penalty = 0; }},

@@ -157,7 +157,7 @@ TEST(ValidateRequest, NamesWhatIsWrong) {
        kBad,
        {"stop_token_ids", "1000"}},
       {[](auto& r) { r.mutable_sampling()->set_temperature(-1); }, kBad, {"temperature: -1"}},
-      {[](auto& r) { r.mutable_sampling()->set_top_p(0); }, kBad, {"top_p: 0"}},
+      {[](auto& r) { r.mutable_sampling()->set_top_p(1.5); }, kBad, {"top_p: 1.5"}},
       {[](auto& r) { r.mutable_sampling()->set_logprobs(21); }, kBad, {"logprobs: 21", "20"}},
   };
   auto random = NewSeededRandom(1);
