@@ -1,5 +1,7 @@
 #include "router/front_end/bad_words.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -7,6 +9,20 @@
 #include "common/base/shown_text.h"
 
 namespace tandem::router {
+namespace {
+
+// A tokenizer may put a mark of its own before a text, so what the text adds to another one counts.
+std::vector<TokenId> EncodeBlank(
+    absl::string_view blank, absl::FunctionRef<std::vector<TokenId>(absl::string_view)> encode) {
+  const std::vector<TokenId> before = encode("a");
+  const std::vector<TokenId> both = encode(absl::StrCat("a", blank));
+  const bool is_apart =
+      both.size() > before.size() && std::equal(before.begin(), before.end(), both.begin());
+  if (!is_apart) return encode(blank);
+  return {both.begin() + std::ssize(before), both.end()};
+}
+
+}  // namespace
 
 absl::Status AddBadWords(const std::vector<std::string>& words,
                          absl::FunctionRef<std::vector<TokenId>(absl::string_view)> encode,
@@ -14,7 +30,7 @@ absl::Status AddBadWords(const std::vector<std::string>& words,
   for (size_t i = 0; i < words.size(); ++i) {
     const absl::string_view bare = absl::StripLeadingAsciiWhitespace(words[i]);
     const bool is_blank = bare.empty();
-    std::vector<TokenId> plain = encode(is_blank ? words[i] : bare);
+    std::vector<TokenId> plain = is_blank ? EncodeBlank(words[i], encode) : encode(bare);
     if (plain.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("bad_words[", i, "]: ", Shown(words[i]),

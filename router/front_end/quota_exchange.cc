@@ -212,11 +212,13 @@ void QuotaExchange::OnReport(const v1::RouterReport& report, const Tenants& tena
   peer.heard = now;
   peer.is_news = true;
   Uses uses;
+  const auto unnamed_before = std::exchange(peer.unnamed, {});
   for (const v1::TenantUse& wire : report.tenants()) {
     const auto tenant = by_name.find(wire.tenant());
+    if (tenant == by_name.end()) peer.unnamed.insert(wire.tenant());
     TenantUse use;
     if (tenant == by_name.end() || !FromWire(wire, use)) continue;
-    if (knows_more) {
+    if (knows_more || unnamed_before.contains(wire.tenant())) {
       // Of what it used meanwhile, its bucket shows the last minute.
       tenant->second->LowerLeft(use, now);
     } else {

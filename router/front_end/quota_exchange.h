@@ -37,6 +37,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "router/front_end/tenant.h"
@@ -83,6 +84,8 @@ class QuotaExchange {
     bool is_news = true;  // its last report came since this router last raised its parts
     // Bound: the lines of the keys file, and kGoneMax (1,024).
     Uses uses;
+    // Tenants of its last report that the keys file here did not name. Bound: kTenantsMax.
+    absl::flat_hash_set<std::string> unnamed;
   };
   // What a router may claim of a tenant's quota.
   struct Claim {

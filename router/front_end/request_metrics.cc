@@ -256,7 +256,8 @@ std::array<Counter*, 3> AddRefusals(const MetricLabels& labels, MetricRegistry& 
     return &registry.AddCounter(
         "tandem_requests_refused_total",
         "Requests that were not taken on: the router is overloaded, or the client's error is "
-        "RESOURCE_EXHAUSTED (exhausted) or UNAVAILABLE (unavailable).",
+        "RESOURCE_EXHAUSTED (exhausted) or UNAVAILABLE (unavailable). Without those beyond a "
+        "tenant's quota, and those to a router that drains.",
         With(labels, {{"reason", reason}}));
   };
   return {refused("overload"), refused("exhausted"), refused("unavailable")};

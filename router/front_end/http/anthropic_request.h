@@ -24,7 +24,7 @@ absl::StatusOr<ApiRequest> ReadAnthropic(const Json& body, const ModelAssets& as
                                          const AnthropicReading& reading);
 
 // `status`, whose message begins with a field of a chat, with Anthropic's name of that field. One
-// about the context has Anthropic's words, which its clients look for.
+// about the model's context has Anthropic's words, which its clients look for.
 absl::Status ToAnthropicFieldNames(const absl::Status& status);
 
 }  // namespace tandem::router

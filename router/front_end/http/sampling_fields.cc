@@ -21,6 +21,10 @@ namespace {
 std::optional<uint64_t> ReadBits(Fields& fields, absl::string_view name) {
   const Json* value = fields.Any(name);
   if (value != nullptr && value->is_number_unsigned()) return value->get<uint64_t>();
+  if (value != nullptr && IsLargeInteger(*value)) {
+    fields.Fault(name, "a whole number of 64 bits");
+    return std::nullopt;
+  }
   constexpr IntegerRange kAny = {std::numeric_limits<int64_t>::min(),
                                  std::numeric_limits<int64_t>::max()};
   const std::optional<int64_t> number = fields.Integer(name, kAny);

@@ -38,6 +38,18 @@ TEST(BadWords, MayBeWhiteSpace) {
   EXPECT_THAT(out, ElementsAre(ElementsAre('\n'), ElementsAre(' ', ' '), ElementsAre('\t', '\n')));
 }
 
+// As SentencePiece's models do: a text begins with a space that is not written.
+TEST(BadWords, OfWhiteSpaceAreThoseWithinATextWhateverTheTokenizerPutsBefore) {
+  const auto encode = [](absl::string_view text) {
+    std::vector<TokenId> tokens = Encode(text);
+    tokens.insert(tokens.begin(), 1);
+    return tokens;
+  };
+  std::vector<std::vector<TokenId>> out;
+  ASSERT_OK(AddBadWords({"\n", " "}, encode, out));
+  EXPECT_THAT(out, ElementsAre(ElementsAre('\n'), ElementsAre(' ')));
+}
+
 TEST(BadWords, AreRefusedByNameWithoutAToken) {
   std::vector<std::vector<TokenId>> out;
   EXPECT_THAT(AddBadWords({"a", std::string(1, '\0')}, Encode, out),

@@ -480,5 +480,20 @@ TEST_F(OneTenant, ThatLeavesTheKeysFileAndReturnsIsCountedOn) {
   EXPECT_EQ(tokens_left(), 890);
 }
 
+// Only this router read a file without it. Of what the other one gave out meanwhile, its bucket
+// shows the last minute.
+TEST_F(OneTenant, ThatIsMissingFromTheKeysFileHereOwesNoMoreThanTheLastMinute) {
+  Hear(10, 100, 90, 900);
+  v1::TenantUse& use = *report_.mutable_tenants(0);
+  use.set_requests(5000);
+  use.set_tokens(50'000);
+  use.set_requests_left(80);
+  use.set_tokens_left(800);
+  HearAgain({});
+  HearAgain({alice_});
+  EXPECT_EQ(requests_left(), 80);
+  EXPECT_EQ(tokens_left(), 800);
+}
+
 }  // namespace
 }  // namespace tandem::router
