@@ -18,10 +18,11 @@
 // the needy one, since most of its blocks are theirs as well. Then it takes from the prefix cache
 // what is still there or was read back meanwhile (stored_blocks.h), and the rest is computed again
 // from its tokens; its stream does not change. Where units can be lent instead (borrower.h), it
-// waits for that. The first sequence is never preempted. It stands still only while no sequence
-// behind it has blocks, and what is in no queue (held and parked sequences, leases, fetches, offers
-// of a drain, loads from storage) keeps the blocks that it lacks until a deadline of its own. While
-// a sequence waits or stalls because blocks are missing, no new sequence is admitted.
+// waits for that. The first sequence is never preempted. Memory keeps it from going on only while
+// no sequence behind it has blocks, and what is in no queue (held and parked sequences, leases,
+// fetches, offers of a drain, loads from storage) keeps the blocks that it lacks until a deadline
+// of its own. While a sequence waits or stalls because blocks are missing, no new sequence is
+// admitted.
 //
 // Thread safety: none; one thread, the engine thread. Owner: NodeResources.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, to a

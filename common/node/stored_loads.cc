@@ -166,7 +166,9 @@ void StoredBlocks::ReadBack(SequenceId id, Load* load) {
 
 void StoredBlocks::ReadLost(const Sequence& sequence, absl::Time now) {
   const OrdinalSpan lost = LostBlocks(sequence, scheduler_.spec());
-  const int64_t room = std::min(lost.size(), scheduler_.block_counts().available());
+  // The others go on, so each may need a block before the load ends.
+  const int64_t spare = scheduler_.block_counts().available() - scheduler_.running_count();
+  const int64_t room = std::min(lost.size(), spare);
   if (room <= 0) return;
   const auto hashes =
       absl::MakeConstSpan(sequence.hashes).first(static_cast<size_t>(lost.first + room));

@@ -40,7 +40,7 @@ class TimedStorage final : public NodeStorage {
   bool has_disk() const override { return options_.disk.blocks > 0; }
   void Submit(storage::StorageCommand command) override;
   bool Damage() override { return false; }
-  void Hang(absl::Duration) override {}
+  void Hang(absl::Duration) override {}  // traces have no faults
   void OnStart() override {}
   void OnCrash() override;
 

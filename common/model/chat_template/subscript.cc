@@ -132,8 +132,10 @@ absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const Slic
   }
   const Integer step = bounds.step.is_none() ? Integer{1} : bounds.step.integer();
   if (step == 0) return absl::InvalidArgumentError("slice: expected a step other than zero");
-  RETURN_IF_ERROR(runtime.Charge(object.is_text() ? static_cast<int64_t>(object.text().size())
-                                                  : object.Size()));
+  // Of a text, only a step other than 1 takes each code point by itself.
+  const bool by_points = object.is_text() && step != 1;
+  RETURN_IF_ERROR(
+      runtime.Charge(by_points ? static_cast<int64_t>(object.text().size()) : object.Size()));
   const Integer length = object.is_text() ? CodePointCount(object.text()) : object.Size();
   const Integer lowest = step > 0 ? 0 : -1;
   const Integer highest = step > 0 ? length : length - 1;

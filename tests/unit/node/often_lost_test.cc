@@ -92,13 +92,13 @@ TEST_F(OftenLostTest, OneOfManyCreditorsAfterAnotherIsNoProgress) {
 TEST_F(OftenLostTest, LossesWithTokensBetweenThemEndNothing) {
   creditors_ = {"c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9"};
   Begin();
-  // A creditor fails every two seconds. In between there are answers.
+  // A creditor fails about each second. In between there are answers.
   for (int i = 0; i < 20000 && !finished_ && end_.ok(); ++i) {
-    fails_ = i % 100 == 99;
+    fails_ = i % 60 == 59;
     EXPECT_OK(RunStep());
   }
   EXPECT_TRUE(finished_) << end_;
-  EXPECT_GE(losses_, 1);
+  EXPECT_GE(losses_, node::Borrower::kLossesMax);
 }
 
 // One host had several creditors.

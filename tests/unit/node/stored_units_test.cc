@@ -60,8 +60,10 @@ class StoredUnitsTest : public LostUnitsTest {
     }
   }
   // The oldest units are lost. Memory has had to make room for others since they were lent.
-  int64_t LoseTheOldest() {
-    Send(Answer("r", kPrompt, kAnswer));
+  int64_t LoseTheOldest(int32_t priority = 0) {
+    v1::NodeCommand command = Answer("r", kPrompt, kAnswer);
+    command.mutable_start_decode()->mutable_sequence()->set_priority(priority);
+    Send(command);
     RunUntilLoans(4);
     const int64_t rows = UnitsOf(0) * kUnitTokens;
     Lose(LoanOf(0));
@@ -105,6 +107,19 @@ TEST_F(StoredUnitsTest, OtherSequencesGoOnWhileItWaits) {
   const auto tokens = std::ssize(First().tokens);
   RunToEnd("other", 10);
   EXPECT_EQ(std::ssize(First().tokens), tokens);
+  EXPECT_NE(First().rebuild, nullptr);
+  ExpectRightTokens();
+}
+
+// One that is served before it needs a block meanwhile.
+TEST_F(StoredUnitsTest, AReadLeavesABlockForEachOtherSequence) {
+  constexpr int kLate = 20, kTokens = 20;
+  LoseTheOldest(kLate);
+  Send(Answer("front", 10, kTokens));
+  RunStep();
+  ASSERT_THAT(loads_, SizeIs(1));
+  RunToEnd("front", kTokens);
+  EXPECT_EQ(resources_->counters().preemptions(), 0);
   EXPECT_NE(First().rebuild, nullptr);
   ExpectRightTokens();
 }
