@@ -74,16 +74,17 @@ TEST(CutCalls, ArgumentsThatAreNoObjectCountAsNone) {
   for (const std::string& text :
        {std::string("{\n  \"city\": "), std::string("null"), std::string("[1]"),
         std::string("\"Beijing\""), std::string("   "), std::string(), std::string(R"({"a":NaN})"),
-        std::string(R"({"a":1,"a":2})"), std::string("{\"a\":\"\xff\"}"), deep,
-        deep + std::string(100000, ']') + "}"}) {
+        std::string("{\"a\":\"\xff\"}"), deep, deep + std::string(100000, ']') + "}"}) {
     EXPECT_EQ(PromptOf(ChatWithArguments(text)), "[{}]") << text.substr(0, 20);
     EXPECT_EQ(PromptOf(OllamaChatWithArguments(text)), "[{}]") << text.substr(0, 20);
     EXPECT_EQ(PromptOf(ResponseWithArguments(text)), "[{}]") << text.substr(0, 20);
   }
-  const std::string whole = R"({"a": 1})";
-  EXPECT_EQ(PromptOf(ChatWithArguments(whole)), absl::StrCat("[", whole, "]"));
-  EXPECT_EQ(PromptOf(OllamaChatWithArguments(whole)), absl::StrCat("[", whole, "]"));
-  EXPECT_EQ(PromptOf(ResponseWithArguments(whole)), absl::StrCat("[", whole, "]"));
+  // A name may be given twice, as by the model that wrote them: the last one counts.
+  for (const char* whole : {R"({"a": 1})", R"({"a": 0, "a": 1})"}) {
+    EXPECT_EQ(PromptOf(ChatWithArguments(whole)), R"([{"a": 1}])");
+    EXPECT_EQ(PromptOf(OllamaChatWithArguments(whole)), R"([{"a": 1}])");
+    EXPECT_EQ(PromptOf(ResponseWithArguments(whole)), R"([{"a": 1}])");
+  }
 }
 
 TEST(CutCalls, OtherTypesAreRefused) {
