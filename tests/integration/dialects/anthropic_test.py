@@ -139,7 +139,7 @@ class Messages(unittest.TestCase):
                 (anthropic.BadRequestError, "temperature: -1", {"extra_body": {"temperature": -1}}),
                 (anthropic.BadRequestError, "stop_sequences", {"stop_sequences": [""]}),
                 (anthropic.BadRequestError, "thinking.type", {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
-                (anthropic.BadRequestError, "messages: ", {"messages": [{"role": "user", "content": "x" * 40000}]}),
+                (anthropic.BadRequestError, "prompt is too long: 40", {"messages": [{"role": "user", "content": "x" * 40000}]}),
                 (anthropic.NotFoundError, 'model: "other" is not served', {"model": "other"})):
             with self.assertRaises(kind) as caught:
                 self.create(**options)

@@ -226,9 +226,6 @@ std::vector<std::array<std::string, 3>> LateRefusals() {
        chat + R"(,"max_tokens":9,"tool_choice":{"type":"tool","name":"b"},"tools":[{"name":"b",)" +
            R"("input_schema":)" + schema + "}]}",
        "tools[0]"},
-      {"/v1/messages",
-       R"({"max_tokens":9,"messages":[{"role":"user","content":")" + long_text + "\"}]}",
-       "messages"},
       {"/api/chat", chat + R"(,"format":)" + schema + "}", "format"},
       {"/api/chat", R"({"messages":[{"role":"user","content":")" + long_text + "\"}]}", "messages"},
       {"/api/generate", R"({"prompt":")" + long_text + "\"}", "prompt"},
