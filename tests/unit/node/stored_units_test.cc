@@ -60,10 +60,8 @@ class StoredUnitsTest : public LostUnitsTest {
     }
   }
   // The oldest units are lost. Memory has had to make room for others since they were lent.
-  int64_t LoseTheOldest(int32_t priority = 0) {
-    v1::NodeCommand command = Answer("r", kPrompt, kAnswer);
-    command.mutable_start_decode()->mutable_sequence()->set_priority(priority);
-    Send(command);
+  int64_t LoseTheOldest() {
+    Send(Answer("r", kPrompt, kAnswer));
     RunUntilLoans(4);
     const int64_t rows = UnitsOf(0) * kUnitTokens;
     Lose(LoanOf(0));
@@ -111,16 +109,28 @@ TEST_F(StoredUnitsTest, OtherSequencesGoOnWhileItWaits) {
   ExpectRightTokens();
 }
 
-// One that is served before it needs a block meanwhile.
+// One that is served before it needs a block meanwhile, and the lost units could take all there
+// are.
 TEST_F(StoredUnitsTest, AReadLeavesABlockForEachOtherSequence) {
-  constexpr int kLate = 20, kTokens = 20;
-  LoseTheOldest(kLate);
+  constexpr int kLate = 20, kTokens = 30;
+  v1::NodeCommand late = Answer("r", kPrompt, kAnswer);
+  late.mutable_start_decode()->mutable_sequence()->set_priority(kLate);
+  Send(late);
+  RunUntilLoans(4);
+  lends_ = false;
+  const auto available = [this] { return resources_->scheduler().block_counts().available(); };
+  while (available() > 4) RunStep();
+  const int64_t lost = UnitsOf(0) * kUnitBlocks;
+  Lose(LoanOf(0));
   Send(Answer("front", 10, kTokens));
+  ASSERT_LE(available(), lost);
   RunStep();
   ASSERT_THAT(loads_, SizeIs(1));
   RunToEnd("front", kTokens);
+  EXPECT_EQ(resources_->counters().loads_given_up(), 0) << "it has waited for the read";
   EXPECT_EQ(resources_->counters().preemptions(), 0);
-  EXPECT_NE(First().rebuild, nullptr);
+  ASSERT_NE(First().rebuild, nullptr);
+  lends_ = true;
   ExpectRightTokens();
 }
 
