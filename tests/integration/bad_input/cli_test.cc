@@ -82,8 +82,7 @@ TEST(Cli, BadValuesNameFieldValueAndExpectation) {
                    {"id", "1 to 128 bytes, not 129"});
   ExpectUsageError({"tandem", "up", "--decode=0"}, {"decode", "'0'", "from 1"});
   ExpectUsageError({"tandem", "up", "--kv-memory-fraction=1.5"}, {"kv-memory-fraction", "'1.5'"});
-  ExpectUsageError({"tandem", "generate", "--top-p=2", "x"},
-                   {"top-p", "'2'", "from 0 to 1"});
+  ExpectUsageError({"tandem", "generate", "--top-p=2", "x"}, {"top-p", "'2'", "from 0 to 1"});
   ExpectUsageError({"tandem", "generate", "--max-tokens"}, {"--max-tokens", "value"});
   ExpectUsageError({"tandem", "generate", "a", "b"}, {"'b'", "at most 1 PROMPT"});
   ExpectUsageError({"tandem", "generate"}, {"PROMPT, --chat and --tokens", "got 0"});
